@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# The front door: thin targets that call cargo, kbuild, the lab and scripts/.
+
+TARGET	:= $(or $(CARGO_TARGET_DIR),target)
+KBP	:= $(TARGET)/release/kbp
+KERNEL	?= 6.1
+# Kernels besides 6.1 that `make test-kernels` goes through.
+KERNELS	?= 6.12 7.3 6.1-cloud 6.1-rt
+OUT	?= out
+
+SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run)
+
+# "busybox's shell is checked as dash", "this file exists in the guest only".
+SHELLCHECK_NOTICES = SC2187,SC1091
+
+.PHONY: help setup build demo test test-host test-kernels lint lint-kmod uapi clean
+
+help:
+	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
+	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
+	@echo 'make test-host      unit tests only'
+	@echo 'make test-kernels   the common lab tests on: $(KERNELS)'
+	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
+	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
+	@echo 'make uapi           write what is generated from kmod/uapi/kbp.yaml'
+	@echo 'make setup          install the Debian packages that all of this needs (as root)'
+	@echo 'make clean          remove what was built here; `kbp lab clean` empties the cache of the lab'
+
+setup:
+	@scripts/setup.sh build
+
+build: setup
+	cargo build --release --workspace
+
+DEMO	= $(OUT)/demo
+
+demo: build
+	$(KBP) lab run lab/demo.sh --kernel $(KERNEL) --cpus 4 --clock virtual --nics 2 \
+		--module kmod --module lab/modules/storm \
+		--package sockperf --package iproute2 --out $(DEMO)
+	$(KBP) report $(DEMO)/result.json -o $(DEMO)/report.html --check
+
+test: build
+	scripts/run-tests.py host lab --kernel $(KERNEL)
+
+test-host: setup
+	scripts/run-tests.py host
+
+test-kernels: build
+	scripts/run-tests.py lab --common $(KERNELS:%=--kernel %)
+
+lint:
+	@scripts/setup.sh lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/uapi-gen.py --check
+	scripts/lint-c.py
+	scripts/lint-text.py
+	scripts/lint-size.py
+	shellcheck --exclude=$(SHELLCHECK_NOTICES) $(SHELL_FILES)
+
+# -Wsparse-error lets sparse fail the build; -Werror does the same for gcc.
+lint-kmod: build
+	@scripts/setup.sh lint
+	$(KBP) lab build --kernel $(KERNEL) --module kmod -- \
+		W=1 C=2 CHECK=sparse CF=-Wsparse-error KCFLAGS=-Werror
+
+uapi:
+	scripts/uapi-gen.py
+
+clean:
+	cargo clean
+	$(MAKE) -C kmod clean
+	$(MAKE) -C kmod/tests clean
+	rm -rf $(OUT)

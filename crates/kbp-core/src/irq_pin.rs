@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Moving an interrupt to a CPU, and back to where it was.
+//!
+//! An interrupt may be wanted by several users (a vector that serves two queues); it goes back
+//! when the last one leaves. An interrupt that somebody else has moved meanwhile is left alone.
+//! Which interrupt a queue has is decided in [`crate::irq`].
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::host::Host;
+use crate::irq::QueueVector;
+use crate::state::{IrqRecord, StateFile, User};
+use crate::CpuList;
+
+/// What became of an interrupt that was to go back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Release {
+    /// Its number.
+    pub irq: u32,
+    /// Name of its handler.
+    pub name: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What happened to an interrupt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// It has its original affinity again.
+    Restored {
+        /// That affinity.
+        to: CpuList,
+    },
+    /// Others still use it.
+    Kept,
+    /// It was not touched, because it is not as it was left.
+    LeftAlone {
+        /// What is different.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "interrupt {} ({}) ", self.irq, self.name)?;
+        match &self.outcome {
+            Outcome::Restored { to } => write!(f, "goes to CPU {to} again"),
+            Outcome::Kept => write!(f, "stays, another user needs it there"),
+            Outcome::LeftAlone { reason } => write!(f, "was left alone: {reason}"),
+        }
+    }
+}
+
+/// Move an interrupt to one CPU for a user and remember where it was. Returns where it was.
+pub fn pin(
+    host: &Host,
+    file: &mut StateFile,
+    vector: &QueueVector,
+    user: &User,
+    cpu: u32,
+) -> Result<CpuList, Error> {
+    let current = host.irq_affinity(vector.irq)?;
+    let target = CpuList::one(cpu);
+    let before = file.state.clone();
+    match file.state.irqs.get_mut(&vector.irq) {
+        Some(record) if record.name == vector.name => {
+            record.users.insert(user.clone());
+            record.set = target.clone();
+        }
+        // Where it is right already there is nothing to remember, and nothing to put back.
+        _ if current == target => return Ok(current),
+        _ => {
+            let record = IrqRecord {
+                name: vector.name.clone(),
+                original: current.clone(),
+                set: target.clone(),
+                users: [user.clone()].into(),
+            };
+            file.state.irqs.insert(vector.irq, record);
+        }
+    }
+    file.save()?;
+    if let Err(error) = host.set_irq_affinity(vector.irq, &target) {
+        file.state = before;
+        file.save()?;
+        return Err(error.into());
+    }
+    Ok(current)
+}
+
+/// A user leaves: put back the interrupts that nobody wants elsewhere any more. An interrupt that
+/// can't be put back stays remembered and is named in the error; the others are still done.
+pub fn release(host: &Host, file: &mut StateFile, user: &User) -> Result<Vec<Release>, Error> {
+    let irqs: Vec<u32> = file
+        .state
+        .irqs
+        .iter()
+        .filter(|(_, record)| record.users.contains(user))
+        .map(|(irq, _)| *irq)
+        .collect();
+    let mut done = Vec::new();
+    let mut failed = Vec::new();
+    for irq in irqs {
+        match release_one(host, file, irq, user) {
+            Ok(release) => done.extend(release),
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if failed.is_empty() {
+        return Ok(done);
+    }
+    Err(Error::UndoIncomplete(failed.join("; ")))
+}
+
+fn release_one(
+    host: &Host,
+    file: &mut StateFile,
+    irq: u32,
+    user: &User,
+) -> Result<Option<Release>, Error> {
+    let Some(record) = file.state.irqs.get_mut(&irq) else {
+        return Ok(None);
+    };
+    let name = record.name.clone();
+    if record.users.len() > 1 {
+        record.users.remove(user);
+        file.save()?;
+        return Ok(Some(Release {
+            irq,
+            name,
+            outcome: Outcome::Kept,
+        }));
+    }
+    let record = record.clone();
+    let outcome = put_back(host, irq, &record)?;
+    file.state.irqs.remove(&irq);
+    file.save()?;
+    Ok(Some(Release { irq, name, outcome }))
+}
+
+fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error> {
+    let left_alone = |reason: String| Ok(Outcome::LeftAlone { reason });
+    let interrupts = host.interrupts()?;
+    // An interface that is down has no handler, but its interrupt keeps its affinity.
+    let actions = interrupts
+        .get(irq)
+        .map(|line| line.actions.as_slice())
+        .unwrap_or_default();
+    if !actions.is_empty() && !actions.contains(&record.name) {
+        return left_alone(format!("the number belongs to {} now", actions.join(", ")));
+    }
+    let current = match host.irq_affinity(irq) {
+        Ok(current) => current,
+        Err(error) if error.is_missing() => return left_alone("it does not exist any more".into()),
+        Err(error) => return Err(error.into()),
+    };
+    if current != record.set {
+        return left_alone(format!(
+            "something else moved it to CPU {current} meanwhile"
+        ));
+    }
+    host.set_irq_affinity(irq, &record.original)?;
+    Ok(Outcome::Restored {
+        to: record.original.clone(),
+    })
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The host as a model: read it, plan changes, apply them, verify them, undo them.
+//!
+//! * [`host`], [`procfs`], [`netdev`], [`livepatch`]: readers of /proc and /sys under a root that
+//!   can be replaced, so that they are tested without a kernel and without privilege.
+//! * [`irq`]: which interrupt vector belongs to a receive queue.
+//! * [`client`]: the typed client of the generic netlink family `kbp` ([`uapi`] has its numbers,
+//!   [`netlink`] and [`attr`] the transport, [`model`] the objects).
+//! * [`plan`], [`irq_pin`], [`state`]: attach and detach as a list of changes that can be shown before, rolled
+//!   back, remembered and undone. [`threaded`] does the same for mainline's threaded NAPI.
+//! * [`module`], [`check`], [`overview`]: the kernel module's coming and going, whether it can work
+//!   on this kernel, and what is there now.
+//!
+//! Nothing here prints, parses a command line or ends the process; that is crate `kbp`. Nothing
+//! here makes load or measures; that is crate `kbp-measure`.
+
+pub mod attr;
+pub mod check;
+pub mod client;
+pub mod cpulist;
+pub mod error;
+pub mod host;
+pub mod irq;
+pub mod irq_pin;
+pub mod kmsg;
+pub mod livepatch;
+pub mod model;
+pub mod modfile;
+pub mod module;
+pub mod netdev;
+pub mod netlink;
+pub mod netns;
+pub mod overview;
+pub mod plan;
+pub mod procfs;
+pub mod sched;
+pub mod state;
+pub mod threaded;
+pub mod uapi;
+
+pub use client::Client;
+pub use cpulist::CpuList;
+pub use error::{Class, Error};
+pub use host::Host;

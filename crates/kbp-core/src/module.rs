@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Loading and unloading the kernel module, with the live patch's transitions waited for.
+//!
+//! A transition moves every task from the old functions to the new ones (or back) when it is seen
+//! outside of them. A task that never leaves them blocks it. So both ways have a time limit; when
+//! it passes, the blocking tasks are named and the host is left in a state that is described in
+//! the error. Transitions are never forced.
+//!
+//! Whether the module can work here is asked in [`crate::check`]; pollers and attachments are put
+//! back by [`crate::plan`] before the module goes.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
+use serde::Serialize;
+
+use crate::error::Class;
+use crate::host::{Host, HostError};
+use crate::kmsg::Mark;
+use crate::livepatch::{BlockingTask, Livepatch, DIRECTORY};
+use crate::modfile;
+
+/// Name of the module and of its live patch.
+pub const NAME: &str = "kbp";
+/// How often a transition is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the blocking tasks are looked for, which reads much of /proc.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// How long the reversal of a failed load may take.
+const REVERSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How many blocking tasks an error names.
+const TASKS_NAMED: usize = 5;
+/// `MODULE_INIT_COMPRESSED_FILE` of finit_module(2).
+const COMPRESSED: i32 = 4;
+/// Where a module outside of the kernel's tree is installed, below /lib/modules/RELEASE.
+const INSTALL_DIRECTORIES: &[&str] = &["updates/dkms", "updates", "extra"];
+/// Endings of a module file; compressed ones come last.
+const ENDINGS: &[&str] = &["ko", "ko.xz", "ko.zst", "ko.gz"];
+
+/// Loading or unloading failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// It is not there, so it can't be unloaded.
+    #[error("the kbp module is not loaded")]
+    NotLoaded,
+    /// There is no file to load.
+    #[error("there is no kbp module for kernel {release} below /lib/modules/{release}; build it against this kernel's headers (`make -C kmod`) and name it with --module")]
+    NoFile {
+        /// The running kernel.
+        release: String,
+    },
+    /// The kernel has no live patching.
+    #[error("this kernel has no live patching (CONFIG_LIVEPATCH), so kbp can't work on it; `kbp check` has the details")]
+    NoLivepatch,
+    /// The kernel did not take the module.
+    #[error("cannot load {}: {reason}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Why, with what the kernel logged.
+        reason: String,
+        /// The kind of failure.
+        class: Class,
+    },
+    /// A half-finished unload is in the way.
+    #[error("the kbp module is loaded but its live patch is switched off; finish with `kbp unload` first")]
+    HalfUnloaded,
+    /// The transition to the new functions did not end; it was reversed.
+    #[error("the live patch did not take hold within {limit_s} s, so it was {outcome}; {tasks}. Stop or restart what blocks, then load again, or allow more time with --timeout")]
+    LoadTimeout {
+        /// The time limit, seconds.
+        limit_s: u64,
+        /// What became of the module.
+        outcome: &'static str,
+        /// Who blocks.
+        tasks: String,
+    },
+    /// The transition back to the stock functions did not end; it goes on.
+    #[error("the live patch could not be taken out within {limit_s} s; {tasks}. No poller runs and packets take the stock path; the module stays loaded until the transition ends. Stop or restart what blocks, then run `kbp unload` again")]
+    UnloadTimeout {
+        /// The time limit, seconds.
+        limit_s: u64,
+        /// Who blocks.
+        tasks: String,
+    },
+    /// The module is switched off but something still holds it.
+    #[error("the live patch is out, but the kernel still holds the module after {limit_s} s: {source}; run `kbp unload` again, or look at /sys/module/kbp/holders")]
+    StillHeld {
+        /// The time limit, seconds.
+        limit_s: u64,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// A file of the host could not be read or written.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+impl ModuleError {
+    /// What kind of failure this is.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::NotLoaded => Class::NotLoaded,
+            Self::NoFile { .. } => Class::NotFound,
+            Self::NoLivepatch => Class::Unsupported,
+            Self::Refused { class, .. } => *class,
+            Self::HalfUnloaded => Class::Conflict,
+            Self::LoadTimeout { .. } | Self::UnloadTimeout { .. } => Class::TimedOut,
+            Self::StillHeld { source, .. } => match Class::of_io(source) {
+                Class::NoPrivilege => Class::NoPrivilege,
+                _ => Class::TimedOut,
+            },
+            Self::Host(error) => error.class(),
+        }
+    }
+}
+
+/// What is there of the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModuleStatus {
+    /// Whether the module is in the kernel.
+    pub loaded: bool,
+    /// Its version, as it says itself.
+    pub version: Option<String>,
+    /// Its live patch.
+    pub livepatch: Option<Livepatch>,
+}
+
+/// A transition that is waited for.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Time since the wait began.
+    pub elapsed: Duration,
+    /// Time limit.
+    pub limit: Duration,
+    /// The tasks that have not been moved yet.
+    pub blocking: Vec<BlockingTask>,
+}
+
+/// Called about once a second while a transition is waited for.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress);
+
+/// What [`load`] did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loaded {
+    /// The file that was loaded; `None` when the module was there already.
+    pub path: Option<PathBuf>,
+    /// How long it took until every task used the new functions, milliseconds.
+    pub transition_ms: u64,
+}
+
+/// What is there of the module now.
+pub fn status(host: &Host) -> Result<ModuleStatus, HostError> {
+    Ok(ModuleStatus {
+        loaded: host.exists(&format!("sys/module/{NAME}/refcnt")),
+        version: host.read_optional(&format!("sys/module/{NAME}/version"))?,
+        livepatch: host.livepatch(NAME)?,
+    })
+}
+
+/// Load the module and wait until every task uses the new functions.
+///
+/// Without a path the file is looked for below /lib/modules. When the time limit passes, the
+/// transition is reversed and the module removed again. A module that is there already is no
+/// error.
+pub fn load(
+    host: &Host,
+    path: Option<&Path>,
+    limit: Duration,
+    on_progress: OnProgress,
+) -> Result<Loaded, ModuleError> {
+    if !host.has_livepatch() {
+        return Err(ModuleError::NoLivepatch);
+    }
+    let before = status(host)?;
+    let file = match (before.loaded, before.livepatch) {
+        (true, Some(livepatch)) if livepatch.enabled => None,
+        (true, _) => return Err(ModuleError::HalfUnloaded),
+        (false, _) => {
+            let file = path.map_or_else(|| find(host), |path| Ok(path.to_owned()))?;
+            insert(host, &file, path.is_none())?;
+            Some(file)
+        }
+    };
+    let start = Instant::now();
+    match wait(host, true, limit, on_progress)? {
+        None => Ok(Loaded {
+            path: file,
+            transition_ms: start.elapsed().as_millis() as u64,
+        }),
+        Some(blocking) => Err(reverse(host, limit, &blocking)?),
+    }
+}
+
+/// The module file of this kernel, where one is installed.
+fn find(host: &Host) -> Result<PathBuf, ModuleError> {
+    let release = host.kernel_release()?;
+    let base = format!("lib/modules/{release}");
+    let dep = host
+        .read_optional(&format!("{base}/modules.dep"))?
+        .unwrap_or_default();
+    let listed = dep
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .find(|file| {
+            let name = file.rsplit('/').next().unwrap_or_default();
+            ENDINGS
+                .iter()
+                .any(|ending| name == format!("{NAME}.{ending}"))
+        });
+    let listed = listed.map(|file| host.path(&format!("{base}/{file}")));
+    let installed = ENDINGS.iter().flat_map(|ending| {
+        INSTALL_DIRECTORIES
+            .iter()
+            .map(move |directory| format!("{directory}/{NAME}.{ending}"))
+    });
+    let installed = installed.map(|file| host.path(&format!("{base}/{file}")));
+    listed
+        .into_iter()
+        .chain(installed)
+        .find(|path| path.is_file())
+        .ok_or(ModuleError::NoFile { release })
+}
+
+/// Hand a module file to the kernel. `installed` says that modprobe(8) would find it too.
+fn insert(host: &Host, path: &Path, installed: bool) -> Result<(), ModuleError> {
+    let file = File::open(path).map_err(|source| HostError::Read {
+        path: path.into(),
+        source,
+    })?;
+    let plain = path.extension().is_some_and(|ending| ending == "ko");
+    let flags = ModuleInitFlags::from_bits_retain(if plain { 0 } else { COMPRESSED as _ });
+    let mut log = Mark::now(host);
+    match finit_module(&file, c"", flags) {
+        Ok(()) => Ok(()),
+        // Another process was faster; the wait that follows is for both.
+        Err(Errno::EEXIST) => Ok(()),
+        Err(Errno::EOPNOTSUPP | Errno::EINVAL) if !plain && installed => modprobe(path),
+        Err(errno) => Err(refused(
+            host,
+            path,
+            errno,
+            log.lines_with(&[NAME, "livepatch", "module"]),
+        )),
+    }
+}
+
+/// For a compressed module on a kernel that does not unpack by itself.
+fn modprobe(path: &Path) -> Result<(), ModuleError> {
+    let refused = |reason: String| ModuleError::Refused {
+        path: path.into(),
+        reason,
+        class: Class::Failure,
+    };
+    let output = Command::new("modprobe").arg(NAME).output();
+    let output = output.map_err(|error| {
+        refused(format!(
+            "the kernel does not unpack modules and modprobe can't be run: {error}"
+        ))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(refused(
+        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    ))
+}
+
+fn refused(host: &Host, path: &Path, errno: Errno, log: Vec<String>) -> ModuleError {
+    let (mut reason, class) = match errno {
+        Errno::EPERM | Errno::EACCES => why_forbidden(host),
+        Errno::ENOKEY | Errno::EKEYREJECTED | Errno::EBADMSG => (
+            "this kernel takes modules with a trusted signature only; sign it and enrol the key"
+                .into(),
+            Class::Unsupported,
+        ),
+        Errno::ENOEXEC => (why_no_exec(host, path), Class::Unsupported),
+        Errno::EBUSY => (
+            "another live patch is in transition or holds the same functions".into(),
+            Class::Conflict,
+        ),
+        Errno::ENOENT => (
+            "the kernel lacks a symbol that it needs".into(),
+            Class::Unsupported,
+        ),
+        errno => (errno.desc().to_owned(), Class::of_errno(errno as i32)),
+    };
+    if !log.is_empty() {
+        reason = format!("{reason}; the kernel logged: {}", log.join(" | "));
+    }
+    ModuleError::Refused {
+        path: path.into(),
+        reason,
+        class,
+    }
+}
+
+fn why_forbidden(host: &Host) -> (String, Class) {
+    if host
+        .sysctl("kernel/modules_disabled")
+        .is_ok_and(|value| value == "1")
+    {
+        return (
+            "loading of modules is switched off until the next boot (kernel.modules_disabled)"
+                .into(),
+            Class::Unsupported,
+        );
+    }
+    match host.read_trimmed("sys/kernel/security/lockdown") {
+        Ok(mode) if !mode.contains("[none]") => (
+            format!("the kernel is locked down ({mode}) and takes signed modules only"),
+            Class::Unsupported,
+        ),
+        _ => (
+            "that needs root on the host (CAP_SYS_MODULE)".into(),
+            Class::NoPrivilege,
+        ),
+    }
+}
+
+fn why_no_exec(host: &Host, path: &Path) -> String {
+    let running = host.kernel_release().unwrap_or_default();
+    match modfile::read(path).ok().and_then(|file| file.release) {
+        Some(release) if release != running => {
+            format!("it was built for kernel {release}, but {running} runs")
+        }
+        _ => "the kernel says that it is no module for it".into(),
+    }
+}
+
+/// Wait until the transition ends: `None`, or the blocking tasks when the limit passed.
+fn wait(
+    host: &Host,
+    to_patched: bool,
+    limit: Duration,
+    on_progress: OnProgress,
+) -> Result<Option<Vec<BlockingTask>>, ModuleError> {
+    let start = Instant::now();
+    let mut reported = start;
+    loop {
+        let livepatch = host.livepatch(NAME)?;
+        if is_over(livepatch.as_ref(), to_patched) {
+            return Ok(None);
+        }
+        if start.elapsed() >= limit {
+            return Ok(Some(host.blocking_tasks(to_patched)?));
+        }
+        if reported.elapsed() >= REPORT_EVERY {
+            reported = Instant::now();
+            let blocking = host.blocking_tasks(to_patched)?;
+            on_progress(&Progress {
+                elapsed: start.elapsed(),
+                limit,
+                blocking,
+            });
+        }
+        sleep(LOOK_EVERY);
+    }
+}
+
+/// The kernel removes the directory of a live patch that is out.
+fn is_over(livepatch: Option<&Livepatch>, to_patched: bool) -> bool {
+    match livepatch {
+        Some(livepatch) => !livepatch.transition && livepatch.enabled == to_patched,
+        None => !to_patched,
+    }
+}
+
+fn names(blocking: &[BlockingTask]) -> String {
+    let named: Vec<String> = blocking
+        .iter()
+        .take(TASKS_NAMED)
+        .map(ToString::to_string)
+        .collect();
+    match (blocking.len(), blocking.len().saturating_sub(TASKS_NAMED)) {
+        (0, _) => {
+            "no task in /proc blocks it, so an idle CPU does: a program bound to it helps".into()
+        }
+        (1, _) => format!("this task blocks it: {}", named.join(", ")),
+        (_, 0) => format!("these tasks block it: {}", named.join(", ")),
+        (_, more) => format!("these tasks block it: {} and {more} more", named.join(", ")),
+    }
+}
+
+/// After a load that timed out: back to the stock functions, and the module out.
+fn reverse(
+    host: &Host,
+    limit: Duration,
+    blocking: &[BlockingTask],
+) -> Result<ModuleError, ModuleError> {
+    let (limit_s, tasks) = (limit.as_secs(), names(blocking));
+    host.write(&format!("{DIRECTORY}/{NAME}/enabled"), "0")?;
+    let reversed = wait(host, false, REVERSE_TIMEOUT, &mut |_| {})?.is_none();
+    let outcome = match reversed && remove(Instant::now() + REVERSE_TIMEOUT, limit_s).is_ok() {
+        true => "reversed and the module removed",
+        false => "reversed, but that has not ended either: the stock functions serve every packet, and `kbp unload` ends it",
+    };
+    Ok(ModuleError::LoadTimeout {
+        limit_s,
+        outcome,
+        tasks,
+    })
+}
+
+/// Take the live patch out, wait until no task uses it, remove the module. Pollers and attachments
+/// have to be gone before ([`crate::plan::Session::undo_all`]).
+pub fn unload(host: &Host, limit: Duration, on_progress: OnProgress) -> Result<(), ModuleError> {
+    let before = status(host)?;
+    if !before.loaded {
+        return Err(ModuleError::NotLoaded);
+    }
+    let deadline = Instant::now() + limit;
+    if before.livepatch.is_some_and(|livepatch| livepatch.enabled) {
+        switch_off(host)?;
+    }
+    if let Some(blocking) = wait(host, false, limit, on_progress)? {
+        return Err(ModuleError::UnloadTimeout {
+            limit_s: limit.as_secs(),
+            tasks: names(&blocking),
+        });
+    }
+    remove(deadline, limit.as_secs())
+}
+
+fn switch_off(host: &Host) -> Result<(), ModuleError> {
+    match host.write(&format!("{DIRECTORY}/{NAME}/enabled"), "0") {
+        // The patch went out by itself between the question and the order.
+        Err(error) if error.is_missing() => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// The kernel lets go of the module a little after the end of the transition.
+fn remove(deadline: Instant, limit_s: u64) -> Result<(), ModuleError> {
+    let name = CString::new(NAME).unwrap_or_default();
+    loop {
+        match delete_module(&name, DeleteModuleFlags::O_NONBLOCK) {
+            Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+            Err(Errno::EAGAIN | Errno::EBUSY) if Instant::now() < deadline => sleep(LOOK_EVERY),
+            Err(errno) => {
+                return Err(ModuleError::StillHeld {
+                    limit_s,
+                    source: errno.into(),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What /sys/class/net says about interfaces.
+//!
+//! Addresses, routes and link settings are not here; nothing of ours needs them.
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::host::{Host, HostError};
+
+/// Longest name of an interface, in bytes (`IFNAMSIZ` without its end).
+pub const IFNAME_LEN_MAX: usize = 15;
+
+/// A network interface of the namespace that /sys shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interface {
+    /// Name.
+    pub name: String,
+    /// Number in its network namespace.
+    pub ifindex: u32,
+    /// How many receive queues it has now.
+    pub rx_queues: u32,
+    /// Whether mainline's threaded NAPI is on; `None` where the kernel has no such switch.
+    pub threaded: Option<bool>,
+    /// Name of the device behind it on its bus (`0000:00:03.0`, `virtio0`); `None` for a virtual
+    /// interface.
+    pub device: Option<String>,
+    /// Name of that device's driver.
+    pub driver: Option<String>,
+    /// Message-signalled interrupts of the device, or of the bus device that carries it.
+    pub msi_irqs: Vec<u32>,
+    /// Line-based interrupt of the device, when it has one.
+    pub irq: Option<u32>,
+}
+
+/// Whether the text can be the name of an interface, by the kernel's rules.
+pub fn is_ifname(name: &str) -> bool {
+    let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    !name.is_empty()
+        && name.len() <= IFNAME_LEN_MAX
+        && name != "."
+        && name != ".."
+        && !name.contains(odd)
+}
+
+impl Host {
+    /// The interface with this name in the caller's network namespace.
+    pub fn interface(&self, name: &str) -> Result<Interface, Error> {
+        if !is_ifname(name) {
+            return Err(Error::Usage(format!(
+                "'{name}' is not the name of an interface"
+            )));
+        }
+        let base = format!("sys/class/net/{name}");
+        if !self.exists(&format!("{base}/ifindex")) {
+            return Err(Error::UnknownInterface { name: name.into() });
+        }
+        let threaded = self.read_optional(&format!("{base}/threaded"))?;
+        Ok(Interface {
+            name: name.into(),
+            ifindex: self.read_number(&format!("{base}/ifindex"))?,
+            rx_queues: self.rx_queues(&base)?,
+            // 2 is "busy-poll" on kernels that have it: a thread serves the device as well.
+            threaded: threaded.map(|text| text != "0"),
+            device: self.link_name(&format!("{base}/device")),
+            driver: self.link_name(&format!("{base}/device/driver")),
+            msi_irqs: self.msi_irqs(&base)?,
+            irq: self.line_irq(&base)?,
+        })
+    }
+
+    /// The names of all interfaces of the caller's network namespace.
+    pub fn interface_names(&self) -> Result<Vec<String>, HostError> {
+        let names = self.list("sys/class/net")?;
+        // `bonding_masters` is a file among the interfaces.
+        Ok(names
+            .into_iter()
+            .filter(|name| self.exists(&format!("sys/class/net/{name}/ifindex")))
+            .collect())
+    }
+
+    fn rx_queues(&self, base: &str) -> Result<u32, HostError> {
+        let queues = self.list(&format!("{base}/queues"))?;
+        Ok(queues.iter().filter(|name| name.starts_with("rx-")).count() as u32)
+    }
+
+    /// A virtio device has its vectors one level up, at the PCI function that carries it.
+    fn msi_irqs(&self, base: &str) -> Result<Vec<u32>, HostError> {
+        for directory in ["device/msi_irqs", "device/../msi_irqs"] {
+            let mut irqs: Vec<u32> = self
+                .list(&format!("{base}/{directory}"))?
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect();
+            if !irqs.is_empty() {
+                irqs.sort_unstable();
+                return Ok(irqs);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The kernel writes 0 where there is no line-based interrupt.
+    fn line_irq(&self, base: &str) -> Result<Option<u32>, HostError> {
+        for file in ["device/irq", "device/../irq"] {
+            if let Some(text) = self.read_optional(&format!("{base}/{file}"))? {
+                return Ok(text.parse().ok().filter(|&irq| irq > 0));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lab's helper inside the guest: it measures whether the machine's clock is fair.
+//!
+//! `kbp-lab-guest turns MILLISECONDS` pins one spinning thread to every CPU and prints one line
+//! `turn_ns_max=N gap_ns_max=N back_ns_max=N cpus=N`:
+//!
+//! * a *turn* is a stretch in which a CPU ran without a gap while all others wanted to run as well;
+//! * a *gap* is the longest absence that a spinning thread saw;
+//! * *back* is by how much the clock of one CPU was seen behind that of another (0 on a sound clock).
+//!
+//! Not here: what is done with the figures (`clock.rs`), and starting the machine (`guest/init.sh`).
+//! It uses `std` alone, because `build.rs` compiles it with a single call of rustc.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A pause between two clock reads that is longer than this is another CPU's turn or an interrupt.
+const GAP_NS: u64 = 600;
+/// Time that all threads spin before they measure, so that the last one to arrive is in the race as well.
+const SETTLE: Duration = Duration::from_millis(2);
+const SCHED_FIFO: i32 = 1;
+
+extern "C" {
+    fn sched_setaffinity(pid: i32, size: usize, mask: *const u64) -> i32;
+    fn sched_setscheduler(pid: i32, policy: i32, priority: *const i32) -> i32;
+}
+
+/// What one thread saw, in nanoseconds.
+#[derive(Default)]
+struct Seen {
+    turn_ns_max: u64,
+    gap_ns_max: u64,
+    back_ns_max: u64,
+}
+
+impl Seen {
+    fn merge(self, other: Seen) -> Seen {
+        Seen {
+            turn_ns_max: self.turn_ns_max.max(other.turn_ns_max),
+            gap_ns_max: self.gap_ns_max.max(other.gap_ns_max),
+            back_ns_max: self.back_ns_max.max(other.back_ns_max),
+        }
+    }
+}
+
+/// What the threads share: the race starts when all have arrived and lasts until all have measured.
+struct Race {
+    epoch: Instant,
+    arrived: AtomicUsize,
+    measured: AtomicUsize,
+    newest_ns: AtomicU64,
+    pinned: AtomicBool,
+}
+
+impl Race {
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+}
+
+/// Binds the calling thread to one CPU at the highest priority; false when the kernel refuses.
+fn pin(cpu: usize) -> bool {
+    let mut mask = [0u64; 16];
+    mask[cpu / 64] = 1 << (cpu % 64);
+    let priority = 99i32;
+    // SAFETY: both calls only read the arrays given, whose sizes are those that the kernel expects
+    // (`struct sched_param` is one int); pid 0 is the calling thread.
+    unsafe {
+        sched_setaffinity(0, std::mem::size_of_val(&mask), mask.as_ptr()) == 0
+            && sched_setscheduler(0, SCHED_FIFO, &priority) == 0
+    }
+}
+
+/// Spins without a PAUSE instruction until the time is over, and notes turns and gaps.
+fn spin(race: &Race, cpu: usize, cpus: usize, length: Duration) -> Seen {
+    if !pin(cpu) {
+        race.pinned.store(false, Ordering::SeqCst);
+    }
+    race.arrived.fetch_add(1, Ordering::SeqCst);
+    while race.arrived.load(Ordering::Relaxed) < cpus {}
+    let start_ns = race.now_ns() + SETTLE.as_nanos() as u64;
+    while race.now_ns() < start_ns {}
+
+    let end_ns = start_ns + length.as_nanos() as u64;
+    let mut seen = Seen::default();
+    let mut turn_start_ns = 0;
+    let mut last_ns = race.now_ns();
+    while last_ns < end_ns {
+        let newest_ns = race.newest_ns.load(Ordering::SeqCst);
+        let now_ns = race.now_ns();
+        seen.back_ns_max = seen.back_ns_max.max(newest_ns.saturating_sub(now_ns));
+        race.newest_ns.fetch_max(now_ns, Ordering::SeqCst);
+        let step_ns = now_ns.saturating_sub(last_ns);
+        if step_ns > GAP_NS {
+            seen.gap_ns_max = seen.gap_ns_max.max(step_ns);
+            // The first stretch began before we looked, so it does not count.
+            if turn_start_ns != 0 {
+                seen.turn_ns_max = seen.turn_ns_max.max(last_ns - turn_start_ns);
+            }
+            turn_start_ns = now_ns;
+        }
+        last_ns = now_ns;
+    }
+    // A stretch that has not ended yet is at least this long.
+    if turn_start_ns != 0 {
+        seen.turn_ns_max = seen.turn_ns_max.max(last_ns - turn_start_ns);
+    } else if cpus > 1 {
+        seen.turn_ns_max = length.as_nanos() as u64;
+    }
+    race.measured.fetch_add(1, Ordering::SeqCst);
+    while race.measured.load(Ordering::Relaxed) < cpus {}
+    seen
+}
+
+fn turns(length: Duration) -> Result<String, String> {
+    let cpus = std::thread::available_parallelism().map_err(|e| format!("cannot count CPUs: {e}"))?.get();
+    let race = Arc::new(Race {
+        epoch: Instant::now(),
+        arrived: AtomicUsize::new(0),
+        measured: AtomicUsize::new(0),
+        newest_ns: AtomicU64::new(0),
+        pinned: AtomicBool::new(true),
+    });
+    let threads: Vec<_> = (0..cpus)
+        .map(|cpu| {
+            let race = Arc::clone(&race);
+            std::thread::spawn(move || spin(&race, cpu, cpus, length))
+        })
+        .collect();
+    let mut all = Seen::default();
+    for thread in threads {
+        all = all.merge(thread.join().map_err(|_| "a measuring thread died".to_string())?);
+    }
+    if !race.pinned.load(Ordering::SeqCst) {
+        return Err("cannot pin a thread to each CPU".to_string());
+    }
+    Ok(format!(
+        "turn_ns_max={} gap_ns_max={} back_ns_max={} cpus={cpus}",
+        all.turn_ns_max, all.gap_ns_max, all.back_ns_max
+    ))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["turns", ms] => match ms.parse() {
+            Ok(ms) if (1..=10_000).contains(&ms) => turns(Duration::from_millis(ms)),
+            _ => Err(format!("'{ms}' is not a number of milliseconds from 1 to 10000")),
+        },
+        _ => Err("usage: kbp-lab-guest turns MILLISECONDS".to_string()),
+    };
+    match result {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("kbp-lab-guest: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

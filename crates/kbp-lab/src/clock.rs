@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The two clocks of a guest, and the check that the virtual one is fair.
+//!
+//! *virtual*: guest time is the number of executed instructions, 1 ns each. All CPUs share one host thread and take
+//! turns, so a turn has to be short against what is measured. *real*: a host thread per CPU and the host's time.
+//!
+//! Not here: how the guest bounds the turns (`guest/init.sh`) and measures them (`bin/kbp-lab-guest.rs`).
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A turn longer than this makes the virtual clock useless for microsecond figures.
+pub const TURN_NS_LIMIT: u64 = 20_000;
+
+/// How long the guest measures turns on the virtual clock, in guest time.
+pub const TURNS_MS: u32 = 20;
+
+/// What a guest's time is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// Executed instructions, one nanosecond each: repeats on any machine.
+    Virtual,
+    /// The host's time.
+    Real,
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        })
+    }
+}
+
+/// What the guest's agent measured, in nanoseconds of guest time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TurnCheck {
+    /// The longest stretch that one CPU ran while all others wanted to.
+    pub turn_ns_max: u64,
+    /// The longest absence that a spinning thread saw: the others' turns and its own interrupts.
+    pub gap_ns_max: u64,
+    /// By how much one CPU's clock was behind another's; 0 on a sound machine.
+    pub back_ns_max: u64,
+    /// CPUs that took part.
+    pub cpus: u64,
+}
+
+impl TurnCheck {
+    /// Reads the agent's line `turn_ns_max=N gap_ns_max=N back_ns_max=N cpus=N`.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<TurnCheck> {
+        let field = |name: &str| {
+            line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+        };
+        Some(TurnCheck {
+            turn_ns_max: field("turn_ns_max")?,
+            gap_ns_max: field("gap_ns_max")?,
+            back_ns_max: field("back_ns_max")?,
+            cpus: field("cpus")?,
+        })
+    }
+
+    /// Why figures from this machine must not be trusted, if so. `cpus` is how many the machine should have.
+    #[must_use]
+    pub fn refusal(&self, cpus: u32) -> Option<String> {
+        if self.cpus != u64::from(cpus) {
+            return Some(format!("{} of {cpus} CPUs took part in the check of the clock", self.cpus));
+        }
+        if self.turn_ns_max > TURN_NS_LIMIT {
+            return Some(format!(
+                "a CPU kept its turn for {} us, the limit is {} us: waits across CPUs would measure the emulator",
+                self.turn_ns_max / 1000,
+                TURN_NS_LIMIT / 1000
+            ));
+        }
+        (self.back_ns_max > 0).then(|| format!("one CPU's clock was {} ns behind another's", self.back_ns_max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(turn: u64, back: u64, cpus: u64) -> TurnCheck {
+        TurnCheck { turn_ns_max: turn, gap_ns_max: 3 * turn, back_ns_max: back, cpus }
+    }
+
+    #[test]
+    fn the_agents_line_is_read() {
+        let line = "turn_ns_max=2600 gap_ns_max=9100 back_ns_max=0 cpus=4";
+        let seen = TurnCheck::parse(line).unwrap();
+        assert_eq!((seen.turn_ns_max, seen.gap_ns_max, seen.back_ns_max, seen.cpus), (2600, 9100, 0, 4));
+        assert_eq!(TurnCheck::parse("kbp-lab-guest: cannot pin a thread to each CPU"), None);
+        assert_eq!(TurnCheck::parse("turn_ns_max=x gap_ns_max=1 back_ns_max=0 cpus=4"), None);
+    }
+
+    #[test]
+    fn unfair_clocks_are_refused() {
+        assert_eq!(check(TURN_NS_LIMIT, 0, 4).refusal(4), None);
+        assert!(check(TURN_NS_LIMIT + 1, 0, 4).refusal(4).unwrap().contains("limit is 20 us"));
+        assert!(check(4_000_000, 0, 4).refusal(4).unwrap().contains("4000 us"));
+        assert!(check(100, 0, 2).refusal(4).unwrap().contains("2 of 4"));
+        assert!(check(100, 7, 4).refusal(4).unwrap().contains("7 ns behind"));
+    }
+}

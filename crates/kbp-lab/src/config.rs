@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `lab/kernels.toml`: which kernels there are, what compiles their modules, what a guest holds.
+//!
+//! Not here: package versions. The file names suites and meta-packages; the newest version is found by apt.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::{Error, IoContext, Result};
+
+/// The whole file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What every guest holds.
+    pub guest: Guest,
+    /// Compilers by the name of their program.
+    #[serde(default)]
+    pub compiler: BTreeMap<String, Compiler>,
+    /// Kernels by id.
+    pub kernel: BTreeMap<String, KernelConfig>,
+}
+
+/// What every guest holds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// The Debian release that the guest's packages come from.
+    pub release: String,
+    /// Packages in every guest.
+    pub packages: Vec<String>,
+    /// Stock modules loaded before the job comes.
+    pub boot_modules: Vec<String>,
+    /// Stock modules that lie ready for `modprobe` and the kernel's own requests.
+    pub modules: Vec<String>,
+}
+
+/// Where a compiler comes from when this machine has not got it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compiler {
+    /// The release of the build root.
+    pub release: String,
+    /// The packages of the build root.
+    pub packages: Vec<String>,
+}
+
+/// One kernel.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelConfig {
+    /// The Debian release whose package lists are read.
+    pub release: String,
+    /// Suites to choose from; the newest version of all wins.
+    pub suites: Vec<String>,
+    /// The meta-package of the image, `linux-image-...`; that of the headers is named alike.
+    pub image: String,
+    /// The compiler that its modules want.
+    pub compiler: String,
+    /// A fixed ABI such as `6.1.0-55-amd64`, instead of what the meta-package points to.
+    #[serde(default)]
+    pub abi: Option<String>,
+    /// Scripts that may skip on this kernel, with the reason. A skip that is not listed counts as a failure.
+    #[serde(default)]
+    pub skip: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// Reads `kernels.toml` in the lab's folder.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Config`].
+    pub fn read(lab_dir: &Path) -> Result<Config> {
+        let path = lab_dir.join("kernels.toml");
+        let text = fs::read_to_string(&path).at("read", &path)?;
+        Config::parse(&text).map_err(|detail| Error::Config { path, detail })
+    }
+
+    fn parse(text: &str) -> std::result::Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        for (id, kernel) in &config.kernel {
+            if !kernel.image.starts_with("linux-image-") {
+                return Err(format!("kernel {id}: the image '{}' is no linux-image- package", kernel.image));
+            }
+            if !config.compiler.contains_key(&kernel.compiler) {
+                return Err(format!("kernel {id}: there is no [compiler.\"{}\"]", kernel.compiler));
+            }
+        }
+        Ok(config)
+    }
+
+    /// One kernel by its id.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKernel`], with the ids that there are.
+    pub fn kernel(&self, id: &str) -> Result<&KernelConfig> {
+        self.kernel.get(id).ok_or_else(|| Error::UnknownKernel {
+            id: id.into(),
+            known: self.kernel.keys().cloned().collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+/// Finds the folder `lab` that has a kernels.toml, from `start` upwards.
+///
+/// # Errors
+/// [`Error::NoLabDir`] when there is none.
+pub fn find_lab_dir(start: &Path) -> Result<PathBuf> {
+    start
+        .ancestors()
+        .map(|dir| dir.join("lab"))
+        .find(|dir| dir.join("kernels.toml").is_file())
+        .ok_or_else(|| Error::NoLabDir { start: start.to_path_buf() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUEST: &str = "[guest]\nrelease='b'\npackages=[]\nboot_modules=[]\nmodules=[]\n";
+
+    #[test]
+    fn the_file_of_this_tree_is_right() {
+        let lab_dir = find_lab_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let config = Config::read(&lab_dir).unwrap();
+        for id in ["6.1", "6.1-cloud", "6.1-rt", "6.12", "7.3"] {
+            config.kernel(id).unwrap();
+        }
+        let error = config.kernel("2.6").unwrap_err().to_string();
+        assert!(error.contains("'2.6'") && error.contains("6.1-cloud"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let kernel = "[kernel.x]\nrelease='b'\nsuites=['b']\nimage='linux-image-amd64'\ncompiler='gcc'\n";
+        let error = Config::parse(&format!("{GUEST}{kernel}")).unwrap_err();
+        assert!(error.contains("[compiler.\"gcc\"]"), "{error}");
+        let compiler = "[compiler.gcc]\nrelease='b'\npackages=[]\n";
+        Config::parse(&format!("{GUEST}{compiler}{kernel}")).unwrap();
+        let error = Config::parse(&format!("{GUEST}{compiler}{kernel}colour='red'\n")).unwrap_err();
+        assert!(error.contains("colour"), "{error}");
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest's first root: busybox, the first process, the agent, stock modules and the packages of every guest.
+//!
+//! It is the same for all jobs of a kernel and a kind of network card, so that a snapshot of the booted machine can be
+//! used by all of them. What differs from job to job comes later as a stream ([`crate::payload`]).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cache::Cache;
+use crate::command;
+use crate::config::Guest;
+use crate::cpio::{guest_path, Archive};
+use crate::error::{Error, IoContext, Result};
+use crate::kernel::Kernel;
+use crate::libs::Loader;
+use crate::modinfo::{Module, ModuleTree};
+use crate::packages::PackageSet;
+
+const INIT: &str = include_str!("../guest/init.sh");
+const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kbp-lab-guest"));
+
+/// Folders of a package that a guest has no use for.
+const NOT_IN_GUEST: [&str; 7] = [
+    "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/bug",
+    "usr/share/bash-completion", "usr/include",
+];
+
+/// One file for the guest.
+#[derive(Debug, Clone)]
+pub(crate) enum GuestEntry {
+    File { permissions: u32, contents: Vec<u8> },
+    Symlink(String),
+}
+
+/// Files for the guest by their path in it.
+pub(crate) type GuestFiles = BTreeMap<String, GuestEntry>;
+
+/// Builds the archive for a kernel, with the driver of the network cards loaded at boot.
+///
+/// # Errors
+/// When a package cannot be fetched, or the kernel lacks a module that the boot needs.
+pub(crate) fn build(cache: &Cache, guest: &Guest, kernel: &Kernel, nic_module: Option<&str>) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for dir in ["proc", "sys", "dev", "run", "tmp", "root", "etc", "var", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64"] {
+        archive.directory(dir);
+    }
+    for dir in ["bin", "sbin", "lib", "lib64"] {
+        archive.symlink(dir, &format!("usr/{dir}"));
+    }
+    archive.device("dev/console", 5, 1);
+    archive.device("dev/null", 1, 3);
+    archive.file("init", 0o755, INIT.as_bytes());
+    archive.file("usr/bin/kbp-lab-guest", 0o755, AGENT);
+    archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
+    archive.file("etc/group", 0o644, b"root:x:0:\n");
+    archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost lab\n");
+    add_modules(&mut archive, guest, kernel, nic_module)?;
+    // Before busybox, whose applets fill in for what the packages do not have.
+    for (path, entry) in package_files(&PackageSet::fetch(cache, &guest.release, &guest.packages, false)?)? {
+        match entry {
+            GuestEntry::File { permissions, contents } => archive.file(&path, permissions, &contents),
+            GuestEntry::Symlink(target) => archive.symlink(&path, &target),
+        }
+    }
+    add_busybox(&mut archive, cache, guest)?;
+    Ok(archive.finish())
+}
+
+fn add_modules(archive: &mut Archive, guest: &Guest, kernel: &Kernel, nic_module: Option<&str>) -> Result<()> {
+    let tree = ModuleTree::read(&kernel.modules_dir)?;
+    let boot: Vec<&str> = guest.boot_modules.iter().map(String::as_str).chain(nic_module).collect();
+    let boot = tree.closure(&boot)?;
+    let ready: Vec<&str> = guest.modules.iter().map(String::as_str).filter(|name| tree.knows(name)).collect();
+    let ready = tree.closure(&ready)?;
+
+    let base = format!("usr/lib/modules/{}", kernel.abi);
+    let paths: BTreeMap<&str, &Path> =
+        boot.iter().chain(&ready).map(|module| (module.name.as_str(), module.path.as_path())).collect();
+    let mut all: BTreeMap<&str, &Module> = BTreeMap::new();
+    for module in boot.iter().chain(&ready) {
+        archive.file(&format!("{base}/{}", module.path.display()), 0o644, &module.bytes);
+        all.insert(&module.name, module);
+    }
+    let (mut dep, mut alias) = (String::new(), String::new());
+    for module in all.values() {
+        let needs = module.depends.iter().filter_map(|name| paths.get(name.as_str()));
+        let needs: Vec<String> = needs.map(|path| path.display().to_string()).collect();
+        dep.push_str(&format!("{}: {}\n", module.path.display(), needs.join(" ")));
+        for pattern in &module.aliases {
+            alias.push_str(&format!("alias {pattern} {}\n", module.name));
+        }
+    }
+    archive.file(&format!("{base}/modules.dep"), 0o644, dep.as_bytes());
+    archive.file(&format!("{base}/modules.alias"), 0o644, alias.as_bytes());
+    let insmod: String = boot.iter().map(|module| format!("/{base}/{}\n", module.path.display())).collect();
+    archive.file("etc/kbp-lab/insmod", 0o644, insmod.as_bytes());
+    Ok(())
+}
+
+fn add_busybox(archive: &mut Archive, cache: &Cache, guest: &Guest) -> Result<()> {
+    let set = PackageSet::fetch(cache, &guest.release, &["busybox-static".to_string()], false)?;
+    let program = set
+        .wanted
+        .iter()
+        .flat_map(|tree| [tree.join("bin/busybox"), tree.join("usr/bin/busybox")])
+        .find(|path| path.is_file())
+        .ok_or_else(|| Error::Config {
+            path: set.wanted.first().cloned().unwrap_or_default(),
+            detail: "the package busybox-static holds no busybox".into(),
+        })?;
+    let contents = fs::read(&program).at("read", &program)?;
+    archive.file("usr/bin/busybox", 0o755, &contents);
+    let applets = command::output(Command::new(&program).arg("--list-full"), "listing busybox's applets", "busybox-static")?;
+    for applet in applets.lines() {
+        let Some(path) = guest_path(Path::new(applet)) else { continue };
+        let name = path.rsplit('/').next().unwrap_or_default();
+        // A package's program wins over the applet, wherever in $PATH it lies.
+        let taken = ["usr/bin", "usr/sbin"].iter().any(|dir| archive.has(&format!("{dir}/{name}")));
+        if !taken {
+            archive.symlink(&path, "/usr/bin/busybox");
+        }
+    }
+    Ok(())
+}
+
+/// The files of the packages that were asked for, and the libraries that their programs need.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::LibraryMissing`].
+pub(crate) fn package_files(set: &PackageSet) -> Result<GuestFiles> {
+    let mut files = GuestFiles::new();
+    for tree in &set.wanted {
+        collect_tree(tree, tree, &mut files)?;
+    }
+    let Some(loader) = Loader::of_trees(&set.all) else { return Ok(files) };
+    let mut libraries = Vec::new();
+    for tree in &set.wanted {
+        for (path, contents) in programs(tree, tree)? {
+            libraries.extend(loader.libraries(&path, &contents)?);
+        }
+    }
+    if !libraries.is_empty() {
+        libraries.extend(loader.libc_family());
+    }
+    add_libraries(&loader, libraries, &mut files)?;
+    Ok(files)
+}
+
+/// Adds libraries under the names by which programs ask for them.
+pub(crate) fn add_libraries(loader: &Loader, mut libraries: Vec<PathBuf>, files: &mut GuestFiles) -> Result<()> {
+    libraries.sort();
+    libraries.dedup();
+    for library in libraries {
+        if let Some(path) = guest_path(loader.path_in_guest(&library)) {
+            files.insert(path, read_entry(&library)?);
+        }
+    }
+    if files.keys().any(|path| path.ends_with("ld-linux-x86-64.so.2")) {
+        let at = "usr/lib64/ld-linux-x86-64.so.2";
+        if !files.contains_key(at) {
+            files.insert(at.into(), read_entry(loader.program())?);
+        }
+    }
+    Ok(())
+}
+
+fn read_entry(path: &Path) -> Result<GuestEntry> {
+    let meta = fs::metadata(path).at("look at", path)?;
+    let contents = fs::read(path).at("read", path)?;
+    Ok(GuestEntry::File { permissions: meta.permissions().mode() & 0o7777, contents })
+}
+
+fn collect_tree(root: &Path, dir: &Path, files: &mut GuestFiles) -> Result<()> {
+    for entry in fs::read_dir(dir).at("read", dir)? {
+        let path = entry.at("read", dir)?.path();
+        let relative = path.strip_prefix(root).unwrap_or(&path);
+        if NOT_IN_GUEST.iter().any(|unwanted| relative.starts_with(unwanted)) {
+            continue;
+        }
+        let meta = fs::symlink_metadata(&path).at("look at", &path)?;
+        if meta.is_dir() {
+            collect_tree(root, &path, files)?;
+            continue;
+        }
+        let Some(name) = guest_path(relative) else { continue };
+        if meta.is_symlink() {
+            let target = fs::read_link(&path).at("read the link", &path)?;
+            files.insert(name, GuestEntry::Symlink(target.display().to_string()));
+        } else {
+            files.insert(name, read_entry(&path)?);
+        }
+    }
+    Ok(())
+}
+
+/// The ELF files of a tree.
+fn programs(root: &Path, dir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).at("read", dir)? {
+        let path = entry.at("read", dir)?.path();
+        let meta = fs::symlink_metadata(&path).at("look at", &path)?;
+        if meta.is_dir() {
+            found.extend(programs(root, &path)?);
+        } else if meta.is_file() {
+            let contents = fs::read(&path).at("read", &path)?;
+            if contents.starts_with(b"\x7fELF") {
+                found.push((path, contents));
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! QEMU: unpacked beside the system, with its own libraries, and its command line.
+//!
+//! Not here: running it ([`crate::machine`]).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::apt::Apt;
+use crate::cache::{write_whole, Cache};
+use crate::clock::Clock;
+use crate::command;
+use crate::error::{Error, IoContext, Result};
+use crate::libs::Loader;
+use crate::packages::unpack_into;
+
+/// The oldest QEMU whose instruction counter works in this set-up.
+const VERSION_MIN: u32 = 10;
+const RELEASE: &str = "bookworm";
+const SUITE: &str = "bookworm-backports";
+const PACKAGE: &str = "qemu-system-x86";
+
+/// An unpacked QEMU.
+#[derive(Debug, Clone)]
+pub struct Qemu {
+    tree: PathBuf,
+    /// Its version as it says it, for instance `10.0.2`.
+    pub version: String,
+}
+
+impl Qemu {
+    /// Takes QEMU from the cache, or downloads it. The caller holds the lock.
+    ///
+    /// # Errors
+    /// Those of apt, and [`Error::QemuTooOld`].
+    pub(crate) fn fetch(cache: &Cache, refresh: bool) -> Result<Qemu> {
+        let dir = cache.dir("qemu")?;
+        let (tree, version_file) = (dir.join("tree"), dir.join("version"));
+        if refresh || !tree.exists() || !version_file.exists() {
+            let apt = Apt::open(cache, RELEASE)?;
+            apt.update(refresh)?;
+            let packages = apt.closure(&[PACKAGE.to_string()], Some(SUITE))?;
+            apt.download(&packages)?;
+            eprintln!("lab: unpacking QEMU ({} packages)", packages.len());
+            unpack_into(cache, &packages, &tree)?;
+            let version = Qemu { tree: tree.clone(), version: String::new() }.ask_version()?;
+            write_whole(&version_file, version.as_bytes())?;
+        }
+        let version = std::fs::read_to_string(&version_file).at("read", &version_file)?;
+        check_version(&version)?;
+        Ok(Qemu { tree, version })
+    }
+
+    fn ask_version(&self) -> Result<String> {
+        let mut command = self.command()?;
+        let text = command::output(command.arg("--version"), "asking QEMU for its version", "libc6")?;
+        let version = text.split_whitespace().skip_while(|word| *word != "version").nth(1);
+        version.map(str::to_string).ok_or_else(|| Error::Qemu { detail: format!("its version is not clear: {text}") })
+    }
+
+    /// A command that starts it: its own loader and libraries, whatever this machine has. It ends with its parent.
+    ///
+    /// # Errors
+    /// [`Error::Qemu`] when the tree is damaged.
+    pub(crate) fn command(&self) -> Result<Command> {
+        let loader = Loader::of_trees(std::slice::from_ref(&self.tree))
+            .ok_or_else(|| Error::Qemu { detail: format!("{} is damaged; run `kbp lab clean --all`", self.tree.display()) })?;
+        let mut path = loader.search_path();
+        for sub in ["pulseaudio", "blas", "lapack", "ceph"] {
+            let dir = self.tree.join("usr/lib/x86_64-linux-gnu").join(sub);
+            if dir.is_dir() {
+                path.push_str(&format!(":{}", dir.display()));
+            }
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(loader.program());
+        command.args(["--inhibit-cache", "--library-path", &path]);
+        command.arg(self.tree.join("usr/bin/qemu-system-x86_64"));
+        for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            command.arg("-L").arg(self.tree.join(data));
+        }
+        command.env("QEMU_MODULE_DIR", self.tree.join("usr/lib/x86_64-linux-gnu/qemu"));
+        Ok(command)
+    }
+}
+
+fn check_version(version: &str) -> Result<()> {
+    let major: u32 = version.split('.').next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    if major < VERSION_MIN {
+        return Err(Error::QemuTooOld { found: version.into(), needed: VERSION_MIN });
+    }
+    Ok(())
+}
+
+/// How the CPUs are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// Emulated.
+    Tcg,
+    /// By the host's processor.
+    Kvm,
+}
+
+/// Network cards, all on one hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nics {
+    /// How many.
+    pub count: u32,
+    /// QEMU's name of the model.
+    pub model: String,
+}
+
+/// Most cards that a machine may have: they share the bus with what the lab needs.
+pub const NICS_MAX: u32 = 16;
+
+impl Nics {
+    /// The stock module that drives the model; `None` for no cards.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a model that the lab does not know.
+    pub fn module(&self) -> Result<Option<&'static str>> {
+        let module = match self.model.as_str() {
+            "e1000e" => "e1000e",
+            "e1000" => "e1000",
+            "igb" => "igb",
+            "vmxnet3" => "vmxnet3",
+            "virtio-net-pci" => "virtio_net",
+            other => {
+                return Err(Error::Argument(format!(
+                    "the lab knows no network card '{other}'; it has e1000e, e1000, igb, vmxnet3 and virtio-net-pci"
+                )))
+            }
+        };
+        Ok((self.count > 0).then_some(module))
+    }
+}
+
+impl std::str::FromStr for Nics {
+    type Err = String;
+
+    /// Reads `N[:MODEL]`.
+    fn from_str(text: &str) -> std::result::Result<Nics, String> {
+        let (count, model) = text.split_once(':').unwrap_or((text, "e1000e"));
+        match count.parse() {
+            Ok(count) if count <= NICS_MAX => Ok(Nics { count, model: model.into() }),
+            _ => Err(format!("'{count}' is not a number of network cards from 0 to {NICS_MAX}")),
+        }
+    }
+}
+
+/// The part of a machine that its snapshots depend on.
+#[derive(Debug, Clone)]
+pub(crate) struct Hardware<'a> {
+    pub clock: Clock,
+    pub accelerator: Accelerator,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    pub nics: &'a Nics,
+    pub kernel_image: &'a Path,
+    pub initramfs: &'a Path,
+    pub cmdline: &'a str,
+}
+
+impl Hardware<'_> {
+    /// The arguments for QEMU without its connections to the host.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments: Vec<String> =
+            ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(String::from).to_vec();
+        let mut add = |name: &str, value: String| arguments.extend([name.to_string(), value]);
+        match (self.clock, self.accelerator) {
+            (Clock::Virtual, _) => {
+                add("-machine", "pc,hpet=off".into());
+                add("-accel", "tcg,thread=single".into());
+                add("-icount", "shift=0,sleep=off".into());
+                add("-cpu", "max".into());
+            }
+            (Clock::Real, Accelerator::Tcg) => {
+                add("-machine", "pc".into());
+                add("-accel", "tcg,thread=multi".into());
+                add("-cpu", "max".into());
+            }
+            (Clock::Real, Accelerator::Kvm) => {
+                add("-machine", "pc".into());
+                add("-accel", "kvm".into());
+                add("-cpu", "host".into());
+            }
+        }
+        add("-smp", self.cpus.to_string());
+        add("-m", self.memory_mib.to_string());
+        add("-kernel", self.kernel_image.display().to_string());
+        add("-initrd", self.initramfs.display().to_string());
+        add("-append", self.cmdline.into());
+        for index in 0..self.nics.count {
+            add("-netdev", format!("hubport,id=net{index},hubid=0"));
+            // Places on the bus are given in order, so that the guest numbers its interfaces in order.
+            let model = &self.nics.model;
+            let options = format!("netdev=net{index},mac=52:54:00:4b:50:{index:02x},addr={:#x},romfile=", index + 4);
+            add("-device", format!("{model},{options}"));
+        }
+        arguments
+    }
+}
+
+/// The kernel's command line: what the lab needs, then what the caller adds.
+pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
+    // A panic ends the machine at once, and an oops is a panic: a damaged guest must not go on to a result.
+    let mut line = String::from("console=ttyS0 oops=panic panic=-1 quiet random.trust_cpu=on");
+    if clock == Clock::Virtual {
+        // The counter of instructions is exact; without these the kernel measures it for a while and then distrusts it.
+        line.push_str(" tsc=reliable tsc_early_khz=1000000 no_timer_check");
+    }
+    // Otherwise each CPU's start waits 10 ms for hardware of the last century.
+    line.push_str(" cpu_init_udelay=0");
+    if !append.is_empty() {
+        line.push(' ');
+        line.push_str(append);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(clock: Clock, accelerator: Accelerator, nics: &str) -> String {
+        let nics: Nics = nics.parse().unwrap();
+        let hardware = Hardware {
+            clock,
+            accelerator,
+            cpus: 4,
+            memory_mib: 256,
+            nics: &nics,
+            kernel_image: Path::new("/k"),
+            initramfs: Path::new("/i"),
+            cmdline: "console=ttyS0",
+        };
+        hardware.arguments().join(" ")
+    }
+
+    #[test]
+    fn the_virtual_clock_counts_instructions_in_one_thread() {
+        let line = line(Clock::Virtual, Accelerator::Tcg, "2");
+        for part in ["-machine pc,hpet=off", "tcg,thread=single", "-icount shift=0,sleep=off", "-smp 4", "-no-reboot"] {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
+        assert_eq!(line.matches("hubid=0").count(), 2);
+        assert!(line.contains("e1000e,netdev=net1,mac=52:54:00:4b:50:01,addr=0x5"), "{line}");
+    }
+
+    #[test]
+    fn the_real_clock_does_not() {
+        assert!(!line(Clock::Real, Accelerator::Tcg, "0").contains("icount"));
+        let kvm = line(Clock::Real, Accelerator::Kvm, "1:virtio-net-pci");
+        assert!(kvm.contains("-accel kvm") && kvm.contains("virtio-net-pci,netdev=net0"), "{kvm}");
+    }
+
+    #[test]
+    fn cards_and_versions_are_checked() {
+        assert!("x".parse::<Nics>().is_err());
+        assert!("99".parse::<Nics>().unwrap_err().contains("16"));
+        assert!("1:rocket".parse::<Nics>().unwrap().module().is_err());
+        assert_eq!("0".parse::<Nics>().unwrap().module().unwrap(), None);
+        assert!(check_version("10.0.2").is_ok());
+        assert!(check_version("7.2.22").unwrap_err().to_string().contains("7.2.22 is too old"));
+    }
+
+    #[test]
+    fn the_callers_words_come_last() {
+        assert!(cmdline(Clock::Real, "isolcpus=2").ends_with(" isolcpus=2"));
+        assert!(cmdline(Clock::Virtual, "").contains("oops=panic panic=-1"));
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Measuring and proving: load generators, HDR recording, the demo's run plan, the JSON
+//! result and the HTML report.
+//!
+//! Not here: what acts on packets (the kernel module), how a host is changed
+//! (kbp-core), and the machine it runs in (kbp-lab).
+
+pub mod check;
+pub mod cli;
+pub mod clock;
+pub mod error;
+pub mod hogs;
+pub mod load;
+pub mod machine;
+pub mod mode;
+pub mod pingpong;
+pub mod place;
+pub mod plan;
+pub mod progress;
+pub mod report;
+pub mod result;
+pub mod rig;
+pub mod rng;
+pub mod row;
+pub mod sockperf;
+pub mod trace;
+pub mod witness;
+
+pub use error::{Error, Result};

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The result file, schema `kbp.result/1`: what a run measured, on what, and how.
+//!
+//! `docs/reference/result.md` describes every key; a test keeps the two together.
+//! Not here: judging ([`crate::check`]) and showing ([`crate::report`]).
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::pingpong::{ClientReport, RoundTrips};
+
+/// The schema that this version writes and reads.
+pub const SCHEMA: &str = "kbp.result/1";
+
+/// Name of our own ping-pong in [`Row::tool`].
+pub const TOOL_KBP: &str = "kbp";
+/// Name of Debian's sockperf in [`Row::tool`].
+pub const TOOL_SOCKPERF: &str = "sockperf";
+
+/// One run: where it was made, its configuration, and a row for each measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResultFile {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// `virtual` (guest time is the number of executed instructions, 1 ns each) or `real`.
+    pub clock: String,
+    /// Release and version of the kernel that was measured.
+    pub kernel: String,
+    /// Version of QEMU; `null` on a real machine.
+    pub qemu: Option<String>,
+    /// The kernel's command line.
+    pub cmdline: String,
+    /// When the run began, UTC, ISO 8601.
+    pub date: String,
+    /// Revision of the source, with `-dirty` where it was changed.
+    pub git: String,
+    /// Everything else that the lab says about the machine, as it said it.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub machine: serde_json::Value,
+    /// How it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Config>,
+    /// The measurements in the order in which they were made.
+    pub rows: Vec<Row>,
+}
+
+/// How it was measured. Times in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// Seed of all send times and of the storm.
+    pub seed: u64,
+    /// UDP payload, bytes.
+    pub payload_len: usize,
+    /// Mean distance of two pings.
+    pub period_ns: u64,
+    /// Uniform jitter of that distance, ± percent.
+    pub jitter_percent: u64,
+    /// A ping without a reply for this long is lost.
+    pub timeout_ns: u64,
+    /// First pings of a row that stay out of its figures.
+    pub warmup_pings: u64,
+    /// Length of the measured part of a row.
+    pub row_ns: u64,
+    /// Who runs on which CPU.
+    pub cpus: Cpus,
+    /// `SCHED_FIFO` priority of client and server.
+    pub app_fifo_priority: u8,
+    /// `SCHED_FIFO` priority of the poller and of `threaded-fifo`.
+    pub poller_fifo_priority: u8,
+    /// What the load `storm` is made of, in words.
+    pub storm: String,
+    /// The command that made this file.
+    pub command: String,
+}
+
+/// Who runs on which CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpus {
+    /// Everything else.
+    pub housekeeping: u32,
+    /// The client.
+    pub tester: u32,
+    /// Receive interrupts of both interfaces, their NAPI threads, the poller.
+    pub poller: u32,
+    /// The echo server.
+    pub application: u32,
+}
+
+/// One measurement: a mode under a load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The mechanism: `softirq`, `threaded`, `threaded-fifo`, `kbp-busy`.
+    pub mode: String,
+    /// The load: `idle`, `storm`.
+    pub load: String,
+    /// 1 for the first row of this mode, load and tool, 2 for its repetition.
+    pub round: u32,
+    /// Who measured: [`TOOL_KBP`] or [`TOOL_SOCKPERF`].
+    pub tool: String,
+    /// Round trips in the figures.
+    pub n: u64,
+    /// Pings without a reply in time.
+    pub lost: u64,
+    /// Of the lost: the reply came after the limit.
+    #[serde(default)]
+    pub late: u64,
+    /// Further replies to an answered ping.
+    #[serde(default)]
+    pub dup: u64,
+    /// Pings lost in the warm-up, which are in no other figure.
+    #[serde(default)]
+    pub warmup_lost: u64,
+    /// Send slots that passed while an answer was awaited.
+    #[serde(default)]
+    pub skipped: u64,
+    /// Length of the measured part, nanoseconds.
+    pub span_ns: u64,
+    /// The round trips.
+    pub rtt_ns: RttNs,
+    /// What others than the mechanism itself counted.
+    pub witness: Witness,
+    /// The poller's own counters; `null` where no poller of ours served.
+    pub poller: Option<PollerDelta>,
+    /// Filled cells of the HDR histogram, `[upper end in ns, count]`; empty for sockperf.
+    #[serde(default)]
+    pub histogram_ns: Vec<[u64; 2]>,
+}
+
+/// Round-trip times, nanoseconds. Percentiles have three digits, the others are exact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RttNs {
+    /// Shortest.
+    pub min: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Longest.
+    pub max: u64,
+    /// Mean.
+    pub mean: f64,
+}
+
+impl From<&RoundTrips> for RttNs {
+    fn from(rtts: &RoundTrips) -> Self {
+        Self {
+            min: rtts.min_ns(),
+            p50: rtts.percentile_ns(50.0),
+            p90: rtts.percentile_ns(90.0),
+            p99: rtts.percentile_ns(99.0),
+            p999: rtts.percentile_ns(99.9),
+            max: rtts.max_ns(),
+            mean: rtts.mean_ns(),
+        }
+    }
+}
+
+/// Differences of the kernel's own counters over the measured part of a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Witness {
+    /// `NET_RX` softirqs on the poller's CPU (/proc/softirqs).
+    pub net_rx_softirqs: u64,
+    /// Interrupts of the receive vectors of both interfaces, any CPU (/proc/interrupts).
+    pub hard_irqs: u64,
+    /// CPU time of ksoftirqd on the poller's CPU, nanoseconds.
+    #[serde(default)]
+    pub ksoftirqd_ns: u64,
+    /// CPU time of the threads that the mode brings (NAPI threads, poller), nanoseconds.
+    #[serde(default)]
+    pub mode_threads_ns: u64,
+}
+
+/// Differences of the poller's counters over the measured part of a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PollerDelta {
+    /// Time spent polling, nanoseconds.
+    pub busy_ns: u64,
+    /// Calls of a NAPI poll function.
+    pub polls: u64,
+    /// Work that poll functions reported, packets.
+    pub packets: u64,
+    /// Times the watchdog handed the poll list back to softirq.
+    pub handbacks: u64,
+}
+
+impl Row {
+    /// A row of our own ping-pong.
+    pub fn of_client(mode: &str, load: &str, round: u32, report: &ClientReport) -> Self {
+        Self {
+            mode: mode.into(),
+            load: load.into(),
+            round,
+            tool: TOOL_KBP.into(),
+            n: report.measured.answered,
+            lost: report.measured.lost,
+            late: report.measured.late,
+            dup: report.measured.dup,
+            warmup_lost: report.warmup.lost,
+            skipped: report.skipped,
+            span_ns: report.span_ns,
+            rtt_ns: RttNs::from(&report.rtts),
+            witness: Witness::default(),
+            poller: None,
+            histogram_ns: report.rtts.cells(),
+        }
+    }
+
+    /// How a person calls this row.
+    pub fn name(&self) -> String {
+        format!(
+            "{}/{} round {} ({})",
+            self.load, self.mode, self.round, self.tool
+        )
+    }
+
+    fn contradiction(&self) -> Option<&'static str> {
+        let rtt = &self.rtt_ns;
+        let order = [rtt.min, rtt.p50, rtt.p90, rtt.p99, rtt.p999, rtt.max];
+        if !order.is_sorted() {
+            return Some("its percentiles do not ascend");
+        }
+        let in_cells: u64 = self.histogram_ns.iter().map(|cell| cell[1]).sum();
+        if !self.histogram_ns.is_empty() && in_cells != self.n {
+            return Some("its histogram does not hold n round trips");
+        }
+        if !self.histogram_ns.iter().map(|cell| cell[0]).is_sorted() {
+            return Some("the cells of its histogram do not ascend");
+        }
+        (self.late > self.lost).then_some("it has more late pings than lost ones")
+    }
+}
+
+impl ResultFile {
+    /// Reads a result file.
+    ///
+    /// # Errors
+    /// When it can't be read, is not a result, is one of another schema, or contradicts
+    /// itself.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| Error::file("read", path, e))?;
+        Self::parse(&text).map_err(|why| Error::Schema {
+            path: path.to_owned(),
+            why,
+        })
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| format!("this is not JSON: {e}"))?;
+        match value.get("schema").and_then(|schema| schema.as_str()) {
+            Some(SCHEMA) => {}
+            Some(other) => {
+                return Err(format!(
+                    "this result has the schema {other}, and this kbp reads {SCHEMA}: \
+                     use the version of kbp that wrote it"
+                ))
+            }
+            None => {
+                return Err(format!(
+                    "this is no result of kbp: it names no schema ({SCHEMA})"
+                ))
+            }
+        }
+        let file: Self = serde_json::from_value(value)
+            .map_err(|e| format!("this result does not keep to {SCHEMA}: {e}"))?;
+        for row in &file.rows {
+            if let Some(why) = row.contradiction() {
+                return Err(format!("row {} contradicts itself: {why}", row.name()));
+            }
+        }
+        Ok(file)
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut text =
+            serde_json::to_string_pretty(self).map_err(|e| Error::file("write", path, e.into()))?;
+        text.push('\n');
+        let part = path.with_extension("json.part");
+        std::fs::write(&part, text).map_err(|e| Error::file("write", &part, e))?;
+        std::fs::rename(&part, path).map_err(|e| Error::file("write", path, e))
+    }
+
+    /// The rows of a load and mode that `tool` measured, in order.
+    pub fn rows_of<'a>(
+        &'a self,
+        load: &'a str,
+        mode: &'a str,
+        tool: &'a str,
+    ) -> impl Iterator<Item = &'a Row> {
+        self.rows
+            .iter()
+            .filter(move |row| row.load == load && row.mode == mode && row.tool == tool)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A result with every field filled, made of real histograms.
+    pub(crate) fn sample() -> ResultFile {
+        let row = |mode: &str, load: &str, round, scale_ns: u64| {
+            let mut rtts = RoundTrips::new();
+            let mut rng = crate::rng::SplitMix64::new(scale_ns);
+            (0..2_000).for_each(|_| rtts.record(rng.in_range(scale_ns, scale_ns * 2)));
+            let kbp = mode == "kbp-busy";
+            Row {
+                mode: mode.into(),
+                load: load.into(),
+                round,
+                tool: TOOL_KBP.into(),
+                n: 2_000,
+                lost: 0,
+                late: 0,
+                dup: 0,
+                warmup_lost: 0,
+                skipped: 3,
+                span_ns: 3_000_000_000,
+                rtt_ns: RttNs::from(&rtts),
+                witness: Witness {
+                    net_rx_softirqs: if kbp { 0 } else { 6_000 },
+                    hard_irqs: if kbp { 0 } else { 8_000 },
+                    ksoftirqd_ns: 1_000,
+                    mode_threads_ns: if kbp { 2_900_000_000 } else { 0 },
+                },
+                poller: kbp.then_some(PollerDelta {
+                    busy_ns: 2_900_000_000,
+                    polls: 1_000_000,
+                    packets: 4_000,
+                    handbacks: 0,
+                }),
+                histogram_ns: rtts.cells(),
+            }
+        };
+        let rows = vec![
+            row("softirq", "idle", 1, 43_000),
+            row("threaded", "idle", 1, 50_000),
+            row("threaded-fifo", "idle", 1, 51_000),
+            row("kbp-busy", "idle", 1, 42_000),
+            row("softirq", "idle", 2, 43_500),
+            row("softirq", "storm", 1, 12_000_000),
+            row("threaded", "storm", 1, 900_000),
+            row("threaded-fifo", "storm", 1, 210_000),
+            row("kbp-busy", "storm", 1, 200_000),
+            row("softirq", "storm", 2, 12_100_000),
+        ];
+        ResultFile {
+            schema: SCHEMA.into(),
+            clock: "virtual".into(),
+            kernel: "6.1.0-55-amd64".into(),
+            qemu: Some("10.0.2".into()),
+            cmdline: "console=ttyS0 <quoted> & more".into(),
+            date: "2025-01-02T03:04:05Z".into(),
+            git: "abc1234".into(),
+            machine: serde_json::json!({ "cpus": 4, "longest_turn_ns": 9_000 }),
+            config: Some(sample_config()),
+            rows,
+        }
+    }
+
+    fn sample_config() -> Config {
+        Config {
+            seed: 7,
+            payload_len: 64,
+            period_ns: 1_000_000,
+            jitter_percent: 50,
+            timeout_ns: 500_000_000,
+            warmup_pings: 20,
+            row_ns: 3_000_000_000,
+            cpus: Cpus {
+                housekeeping: 0,
+                tester: 1,
+                poller: 2,
+                application: 3,
+            },
+            app_fifo_priority: 40,
+            poller_fifo_priority: 50,
+            storm: "bursts".into(),
+            command: "kbp measure demo".into(),
+        }
+    }
+
+    #[test]
+    fn comes_back_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("result.json");
+        let file = sample();
+        file.save(&path).unwrap();
+        assert_eq!(ResultFile::load(&path).unwrap(), file);
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no part is left"
+        );
+    }
+
+    fn refusal(change: impl FnOnce(&mut serde_json::Value)) -> String {
+        let mut value = serde_json::to_value(sample()).unwrap();
+        change(&mut value);
+        ResultFile::parse(&value.to_string()).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_not_ours_is_refused_with_a_sentence() {
+        let other = refusal(|v| v["schema"] = "kbp.result/2".into());
+        assert!(
+            other.contains("kbp.result/2") && other.contains("version of kbp"),
+            "{other}"
+        );
+        let none = refusal(|v| drop(v.as_object_mut().unwrap().remove("schema")));
+        assert!(none.contains("no result of kbp"), "{none}");
+        let hole = refusal(|v| drop(v["rows"][0].as_object_mut().unwrap().remove("rtt_ns")));
+        assert!(hole.contains("rtt_ns"), "{hole}");
+        let order = refusal(|v| v["rows"][0]["rtt_ns"]["p50"] = 1.into());
+        assert!(order.contains("do not ascend"), "{order}");
+        let cells = refusal(|v| v["rows"][0]["n"] = 1.into());
+        assert!(cells.contains("histogram"), "{cells}");
+        assert!(ResultFile::parse("{").unwrap_err().contains("not JSON"));
+    }
+
+    fn keys(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+        match value {
+            serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+                found.insert(key.clone());
+                keys(value, found);
+            }),
+            serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_reference_names_every_key() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/result.md");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut file = sample();
+        file.machine = serde_json::json!({});
+        let mut found = std::collections::BTreeSet::new();
+        keys(&serde_json::to_value(file).unwrap(), &mut found);
+        let missing: Vec<_> = found
+            .iter()
+            .filter(|key| !text.contains(&format!("`{key}`")))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "{} does not describe {missing:?}",
+            path.display()
+        );
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `kbp poller add|del|show`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use kbp_core::model::{Poller, PollerSpec, Schedule};
+use kbp_core::plan::Session;
+use kbp_core::uapi::Owns;
+use kbp_core::Error;
+
+use crate::context::Context;
+use crate::print;
+
+/// What to do with pollers.
+#[derive(Subcommand)]
+pub enum PollerCommand {
+    /// Start a poller on a CPU. Other CPUs stay as they are.
+    Add(AddArgs),
+    /// Stop a poller; what is attached to it goes back to softirq.
+    Del(DelArgs),
+    /// List the pollers.
+    Show(ShowArgs),
+}
+
+/// Arguments of `kbp poller add`.
+#[derive(Args)]
+pub struct AddArgs {
+    /// The CPU.
+    #[arg(long, value_name = "N")]
+    cpu: u32,
+    /// Which NAPI instances of the CPU it serves: all, or attached ones only.
+    #[arg(long, value_name = "all|attached", value_parser = parse_owns)]
+    owns: Option<Owns>,
+    /// Scheduling: f:PRIORITY is SCHED_FIFO (1 to 98), o:NICE is SCHED_OTHER (-20 to 19).
+    #[arg(short = 'P', long = "priority", value_name = "f:PRIO|o:NICE")]
+    schedule: Option<Schedule>,
+    /// Packets that one poll of a NAPI that is not attached may take.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    budget: Option<u32>,
+    /// Hand its work back to softirq when it could not run for this long (1ms to 10s).
+    #[arg(long, value_name = "TIME", value_parser = parse_watchdog)]
+    watchdog: Option<u32>,
+}
+
+/// Arguments of `kbp poller del`.
+#[derive(Args)]
+pub struct DelArgs {
+    /// The CPU.
+    #[arg(long, value_name = "N")]
+    cpu: u32,
+}
+
+/// Arguments of `kbp poller show`.
+#[derive(Args)]
+pub struct ShowArgs {
+    /// Only the poller of this CPU.
+    #[arg(long, value_name = "N")]
+    cpu: Option<u32>,
+}
+
+fn parse_owns(text: &str) -> Result<Owns, String> {
+    Owns::from_name(text).ok_or_else(|| format!("it is one of: {}", names(Owns::ALL)))
+}
+
+/// The names of all values of an enumeration, for a message.
+pub fn names(values: &[impl std::fmt::Display]) -> String {
+    values
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn parse_watchdog(text: &str) -> Result<u32, String> {
+    let limits = Duration::from_millis(1)..=Duration::from_secs(10);
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match limits.contains(&time) && time.subsec_nanos() % 1_000_000 == 0 {
+        true => Ok(time.as_millis() as u32),
+        false => Err("it is a whole number of milliseconds from 1ms to 10s".into()),
+    }
+}
+
+/// Run `kbp poller`.
+pub fn run(command: PollerCommand, context: &Context) -> Result<()> {
+    match command {
+        PollerCommand::Add(args) => add(args, context),
+        PollerCommand::Del(args) => del(args, context),
+        PollerCommand::Show(args) => show(args, context),
+    }
+}
+
+fn add(args: AddArgs, context: &Context) -> Result<()> {
+    let spec = PollerSpec {
+        cpu: args.cpu,
+        owns: args.owns,
+        schedule: args.schedule,
+        budget: args.budget,
+        watchdog_ms: args.watchdog,
+    };
+    let mut client = context.client()?;
+    context.host.require_online(spec.cpu)?;
+    client.poller_new(&spec).map_err(Error::from)?;
+    let poller = client.poller_get(spec.cpu).map_err(Error::from)?;
+    if context.json {
+        return print::json(context, &poller);
+    }
+    print_pollers(&[poller])
+}
+
+fn del(args: DelArgs, context: &Context) -> Result<()> {
+    let mut client = context.client()?;
+    let detached = Session::open(&context.host, &mut client)?.delete_poller(args.cpu)?;
+    crate::attach::print_detached(context, &detached)
+}
+
+fn show(args: ShowArgs, context: &Context) -> Result<()> {
+    let mut client = context.client()?;
+    let pollers = match args.cpu {
+        Some(cpu) => vec![client.poller_get(cpu).map_err(Error::from)?],
+        None => client.pollers().map_err(Error::from)?,
+    };
+    if context.json {
+        return print::json(context, &pollers);
+    }
+    print_pollers(&pollers)
+}
+
+/// Print pollers as a table.
+pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
+    if pollers.is_empty() {
+        return print::line("no pollers; `kbp poller add --cpu N` creates one");
+    }
+    let row = |poller: &Poller| {
+        vec![
+            poller.cpu.to_string(),
+            poller.owns.to_string(),
+            poller.schedule.to_string(),
+            poller.budget.to_string(),
+            format!("{} ms", poller.watchdog_ms),
+            poller.state.to_string(),
+            poller.pid.to_string(),
+            poller.napis.to_string(),
+        ]
+    };
+    let header = [
+        "CPU", "OWNS", "SCHEDULE", "BUDGET", "WATCHDOG", "STATE", "PID", "ATTACHED",
+    ];
+    print::table(&header, pollers.iter().map(row).collect(), header.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watchdog_times() {
+        assert_eq!(parse_watchdog("20ms"), Ok(20));
+        assert_eq!(parse_watchdog("10s"), Ok(10_000));
+        for text in ["0ms", "11s", "20", "1500us", "x"] {
+            assert!(parse_watchdog(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Makes older kernels look like the newest one that the module is written
+ * for. Included before every source file (-include). The KBP_HAVE_* come from
+ * probes.mk. This folder is the only place that may tell kernels apart.
+ */
+#ifndef KBP_COMPAT_H
+#define KBP_COMPAT_H
+
+#include <linux/filter.h>
+#include <linux/hrtimer.h>
+#include <linux/netdevice.h>
+#include <net/gro.h>
+#ifdef KBP_HAVE_RX_QUEUE_H
+#include <net/netdev_rx_queue.h>
+#endif
+
+/*
+ * Deliver what GRO holds back for @n. The kernel's gro_flush_normal() and
+ * gro_normal_list() end in a function that is not exported; its exported
+ * sibling netif_receive_skb_list() adds one tracepoint a packet.
+ */
+static inline void kbp_gro_flush(struct napi_struct *n)
+{
+#ifdef KBP_HAVE_GRO_NODE
+	if (n->gro.bitmask)
+		__gro_flush(&n->gro, false);
+	if (n->gro.rx_count) {
+		netif_receive_skb_list(&n->gro.rx_list);
+		INIT_LIST_HEAD(&n->gro.rx_list);
+		n->gro.rx_count = 0;
+	}
+#else
+	if (n->gro_bitmask)
+		napi_gro_flush(n, false);
+	if (n->rx_count) {
+		netif_receive_skb_list(&n->rx_list);
+		INIT_LIST_HEAD(&n->rx_list);
+		n->rx_count = 0;
+	}
+#endif
+}
+
+/* Note on which CPU's list @n is. */
+static inline void kbp_list_owner_set(struct napi_struct *n, int cpu)
+{
+#ifdef KBP_HAVE_LIST_OWNER
+	WRITE_ONCE(n->list_owner, cpu);
+#endif
+}
+
+/* Has NET_RX to be raised for a NAPI that was put on @sd's poll list? */
+static inline bool kbp_net_rx_needs_raise(struct softnet_data *sd)
+{
+#ifdef KBP_HAVE_IN_NET_RX_ACTION
+	return !sd->in_net_rx_action;
+#else
+	return true;
+#endif
+}
+
+#ifndef KBP_HAVE_BPF_NET_CTX
+struct bpf_net_context {
+};
+
+static inline struct bpf_net_context *
+bpf_net_ctx_set(struct bpf_net_context *ctx)
+{
+	return ctx;
+}
+
+static inline void bpf_net_ctx_clear(struct bpf_net_context *ctx)
+{
+}
+#endif
+
+/* The NAPI that the driver names for receive queue @queue, or NULL. */
+static inline struct napi_struct *kbp_rx_queue_napi(struct net_device *dev,
+						    u32 queue)
+{
+#ifdef KBP_HAVE_RX_QUEUE_NAPI
+	return READ_ONCE(dev->_rx[queue].napi);
+#else
+	return NULL;
+#endif
+}
+
+#ifndef KBP_HAVE_HRTIMER_SETUP
+static inline void hrtimer_setup(struct hrtimer *timer,
+				 enum hrtimer_restart (*fn)(struct hrtimer *),
+				 clockid_t clock, enum hrtimer_mode mode)
+{
+	hrtimer_init(timer, clock, mode);
+	timer->function = fn;
+}
+#endif
+
+#endif /* KBP_COMPAT_H */

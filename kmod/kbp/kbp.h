@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the files of the module share.
+ *
+ * Locks: kbp_mutex (control plane: which pollers and attachments exist) is
+ * taken inside rtnl_lock or inside cpus_read_lock, never around them.
+ * kbp_poller.lock (one poller's lists and state; raw, interrupts off) is taken
+ * by hardIRQs too; nothing but the timer's lock is taken inside it.
+ */
+#ifndef KBP_H
+#define KBP_H
+
+#include <linux/hrtimer.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <linux/percpu.h>
+#include <linux/spinlock.h>
+#include <linux/u64_stats_sync.h>
+#include <linux/workqueue.h>
+
+#include "../uapi/kbp.h"
+#include "policy.h"
+
+#define KBP_NAPIS_MAX		64	/* attachments of one poller */
+#define KBP_BATCH_POLLS		8	/* polls in one stretch with BH off */
+#define KBP_NO_QUEUE		U32_MAX	/* attached by NAPI id */
+
+#define KBP_FIELD(field, suffix) u64_stats_t field;
+
+struct kbp_poller_stats {
+	struct u64_stats_sync syncp;
+	KBP_POLLER_COUNTERS(KBP_FIELD)
+};
+
+struct kbp_napi_stats {
+	struct u64_stats_sync syncp;
+	KBP_NAPI_COUNTERS(KBP_FIELD)
+};
+
+/*
+ * Each counter has one writer at a time: the thread, or whoever holds
+ * kbp_poller.lock. local64 makes that safe against a hardIRQ in between.
+ */
+#define kbp_count(stats, field, amount)				\
+	do {							\
+		u64_stats_update_begin(&(stats)->syncp);	\
+		u64_stats_add(&(stats)->field, amount);		\
+		u64_stats_update_end(&(stats)->syncp);		\
+	} while (0)
+
+/* The two poll lists of a poller. */
+enum kbp_list {
+	KBP_LIST_ATTACHED,
+	KBP_LIST_OWNED,
+	KBP_LISTS,
+};
+
+/* What may wake the poller thread; kbp_poller.lock. */
+enum kbp_wake {
+	KBP_WAKE_NONE,		/* it runs, or rests without being disturbed */
+	KBP_WAKE_ATTACHED,	/* it rests: an attached NAPI wakes it */
+	KBP_WAKE_ANY,		/* it has nothing to do */
+};
+
+struct kbp_poller;
+
+/* An attachment: a NAPI instance that somebody gave to a poller. */
+struct kbp_napi {
+	struct hlist_node hash;		/* by ->napi; RCU, kbp_mutex */
+	struct list_head link;		/* kbp_poller.napis; RCU, kbp_mutex */
+	struct list_head held_link;	/* kbp_poller.held */
+	/* NULL while the interface is down: then the driver may free it. */
+	struct napi_struct *napi;
+	struct net_device *dev;		/* valid until NETDEV_UNREGISTER */
+	struct kbp_poller *poller;
+	u32 queue;			/* as asked for, or KBP_NO_QUEUE */
+	u32 index;			/* place among the device's NAPIs */
+	u32 napi_id;
+	enum kbp_mode mode;
+	bool held;			/* we own SCHED and IN_BUSY_POLL */
+	bool leaving;			/* must not be held again */
+	bool served;			/* the poller polls it now */
+	struct kbp_napi_stats stats;
+	struct rcu_head rcu;
+};
+
+struct kbp_poller_config {
+	u32 cpu;
+	enum kbp_owns owns;
+	enum kbp_policy policy;
+	u32 priority;
+	s32 nice;
+	u32 budget;			/* packets */
+	u32 watchdog_ms;
+};
+
+struct kbp_poller {
+	raw_spinlock_t lock;
+	/* Below: protected by lock. */
+	struct list_head held;		/* struct kbp_napi, by held_link */
+	struct list_head todo[KBP_LISTS]; /* napi_struct, by poll_list */
+	struct napi_struct *cur;	/* being polled, on no list */
+	enum kbp_wake wake;
+	enum kbp_state state;
+	bool closing;			/* takes no more work */
+	bool watchdog_on;
+	unsigned long beat_seen;
+	unsigned int stale;		/* watchdog periods without a beat */
+
+	/* Written by the thread only, read anywhere. */
+	unsigned long beat ____cacheline_aligned_in_smp;
+	struct kbp_duty duty;
+	u64 last_ns;
+	unsigned long last_qs;		/* jiffies */
+	bool resting;			/* attached NAPIs are not held now */
+	bool fifo;			/* runs as SCHED_FIFO now */
+
+	struct kbp_poller_stats stats;
+	struct task_struct *task;
+	struct kbp_poller_config config;
+	struct hrtimer watchdog;
+	struct work_struct event_work;
+	unsigned long events;		/* bits of enum kbp_event */
+
+	struct list_head napis;		/* struct kbp_napi; RCU, kbp_mutex */
+	u32 napis_count;		/* kbp_mutex */
+	struct list_head link;		/* kbp_pollers; kbp_mutex */
+};
+
+extern struct mutex kbp_mutex;
+extern struct list_head kbp_pollers;
+extern struct workqueue_struct *kbp_wq;
+extern bool kbp_relax;
+
+/* Non-zero on a CPU where a schedule request may concern a poller. */
+DECLARE_PER_CPU(bool, kbp_engaged);
+DECLARE_PER_CPU(struct kbp_poller __rcu *, kbp_poller);
+
+/* klp.c: the replaced functions and what they hand on to the stock path */
+extern struct klp_patch kbp_patch;
+void kbp_schedule(struct napi_struct *n);
+void kbp_stock_add(struct softnet_data *sd, struct napi_struct *n);
+void kbp_stock_raise(void);
+bool kbp_is_open(void);
+void kbp_close(void);
+
+/* enqueue.c: from a schedule request to a poller's list */
+bool kbp_enqueue(struct napi_struct *n);
+void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a);
+void kbp_unhold(struct kbp_napi *a);
+unsigned int kbp_hand_over(struct kbp_poller *p);
+void kbp_watchdog_init(struct kbp_poller *p);
+bool kbp_has_work(const struct kbp_poller *p);
+
+/* poll.c: from a poller's list through the driver into the stack */
+bool kbp_round(struct kbp_poller *p);
+bool kbp_round_attached(struct kbp_poller *p);
+void kbp_hold_all(struct kbp_poller *p);
+void kbp_release_all(struct kbp_poller *p);
+
+/* poller.c: the thread, and its life */
+struct kbp_poller *kbp_poller_find(u32 cpu);
+int kbp_poller_new(const struct kbp_poller_config *config);
+void kbp_poller_del(struct kbp_poller *p);
+void kbp_poller_event(struct kbp_poller *p, enum kbp_event event);
+int kbp_hotplug_init(void);
+void kbp_hotplug_exit(void);
+
+/* napi.c: attachments and the devices behind them */
+struct kbp_napi_key {
+	struct net_device *dev;
+	u32 queue;			/* KBP_NO_QUEUE if named by id */
+	u32 napi_id;
+};
+
+struct kbp_napi *kbp_napi_lookup(const struct napi_struct *n);
+struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key);
+int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
+		    enum kbp_mode mode, struct kbp_napi **res,
+		    const char **why);
+void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event);
+void kbp_napi_kick(struct kbp_napi *a);
+struct net_device *kbp_dev_by_napi_id(struct net *net, u32 napi_id);
+void kbp_engage_update(void);
+int kbp_napi_init(void);
+void kbp_napi_exit(void);
+
+/* netlink.c, stats.c: the control interface */
+int kbp_netlink_init(void);
+void kbp_netlink_exit(void);
+void kbp_notify_poller(struct kbp_poller *p, enum kbp_event event);
+void kbp_notify_napi(struct kbp_napi *a, enum kbp_event event);
+int kbp_poller_stats_put(struct sk_buff *skb, const struct kbp_poller *p);
+int kbp_napi_stats_put(struct sk_buff *skb, const struct kbp_napi *a);
+
+#endif /* KBP_H */

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What is replaced in the kernel, and by what.
+ *
+ * Every function here that the table names holds an inlined copy of
+ * ____napi_schedule() (net/core/dev.c): it decides who polls a NAPI instance.
+ * The replacement asks whether a poller wants the instance; if not it does
+ * what the original does. The other copies (enqueue_to_backlog,
+ * rps_trigger_softirq, dev_cpu_dead, kick_defer_list_purge) put only a CPU's
+ * own backlog on its softirq list, where a poller finds it (poll.c).
+ *
+ * Context: interrupts off, mostly hardIRQ. Only replacements and the stock
+ * path they reproduce live here.
+ */
+#include <linux/interrupt.h>
+#include <linux/livepatch.h>
+#include <linux/module.h>
+
+#include "kbp.h"
+
+/* May pollers exist? Written under kbp_mutex. */
+static bool kbp_open;
+
+/* Put a NAPI on this CPU's softirq list; the caller raises NET_RX. */
+void kbp_stock_add(struct softnet_data *sd, struct napi_struct *n)
+{
+	list_add_tail(&n->poll_list, &sd->poll_list);
+	kbp_list_owner_set(n, smp_processor_id());
+}
+
+/* Make this CPU's softirq look at its list. Interrupts off. */
+void kbp_stock_raise(void)
+{
+	if (kbp_net_rx_needs_raise(this_cpu_ptr(&softnet_data)))
+		raise_softirq_irqoff(NET_RX_SOFTIRQ);
+}
+
+/* ____napi_schedule() as the kernel has it. Interrupts off. */
+static void kbp_stock_schedule(struct napi_struct *n)
+{
+	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+	struct task_struct *thread;
+
+	/*
+	 * A CPU that schedules its own backlog does so in softirq even where
+	 * backlog threads are configured.
+	 */
+	if (test_bit(NAPI_STATE_THREADED, &n->state) && n != &sd->backlog) {
+		/* Pairs with smp_mb__before_atomic() in dev_set_threaded(). */
+		thread = READ_ONCE(n->thread);
+		if (thread) {
+			set_bit(NAPI_STATE_SCHED_THREADED, &n->state);
+			wake_up_process(thread);
+			return;
+		}
+	}
+	kbp_stock_add(sd, n);
+	kbp_stock_raise();
+}
+
+static void kbp___napi_schedule(struct napi_struct *n)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	if (!kbp_enqueue(n))
+		kbp_stock_schedule(n);
+	local_irq_restore(flags);
+}
+
+static void kbp___napi_schedule_irqoff(struct napi_struct *n)
+{
+	if (IS_ENABLED(CONFIG_PREEMPT_RT)) {
+		kbp___napi_schedule(n);
+		return;
+	}
+	if (!kbp_enqueue(n))
+		kbp_stock_schedule(n);
+}
+
+static enum hrtimer_restart kbp_napi_watchdog(struct hrtimer *timer)
+{
+	struct napi_struct *n = container_of(timer, struct napi_struct, timer);
+
+	/* Not napi_schedule_prep(): no device asked, so MISSED is not set. */
+	if (!napi_disable_pending(n) &&
+	    !test_and_set_bit(NAPI_STATE_SCHED, &n->state)) {
+		clear_bit(NAPI_STATE_PREFER_BUSY_POLL, &n->state);
+		kbp___napi_schedule_irqoff(n);
+	}
+	return HRTIMER_NORESTART;
+}
+
+/**
+ * kbp_schedule() - schedule a NAPI instance as an interrupt would
+ * @n: the instance; the caller set NAPI_STATE_SCHED
+ */
+void kbp_schedule(struct napi_struct *n)
+{
+	kbp___napi_schedule(n);
+}
+
+static struct klp_func kbp_funcs[] = {
+	{ .old_name = "__napi_schedule", .new_func = kbp___napi_schedule },
+	{ .old_name = "__napi_schedule_irqoff",
+	  .new_func = kbp___napi_schedule_irqoff },
+	{ .old_name = "napi_watchdog", .new_func = kbp_napi_watchdog },
+	{ }
+};
+
+/* Every task has gone over to the replacements: pollers may be made. */
+static void kbp_post_patch(struct klp_object *obj)
+{
+	mutex_lock(&kbp_mutex);
+	kbp_open = true;
+	mutex_unlock(&kbp_mutex);
+}
+
+/* Before the first task goes back, everything is softirq's again. */
+static void kbp_pre_unpatch(struct klp_object *obj)
+{
+	kbp_close();
+}
+
+static struct klp_object kbp_objs[] = {
+	{
+		/* name NULL: the kernel itself */
+		.funcs = kbp_funcs,
+		.callbacks = {
+			.post_patch = kbp_post_patch,
+			.pre_unpatch = kbp_pre_unpatch,
+		},
+	},
+	{ }
+};
+
+struct klp_patch kbp_patch = {
+	.mod = THIS_MODULE,
+	.objs = kbp_objs,
+};
+
+/**
+ * kbp_is_open() - may pollers and attachments be made?
+ *
+ * Context: kbp_mutex held.
+ * Return: false while the live patch is not, or not completely, in effect.
+ */
+bool kbp_is_open(void)
+{
+	return kbp_open;
+}
+
+/**
+ * kbp_close() - stop all pollers and refuse new ones
+ *
+ * Context: may sleep.
+ */
+void kbp_close(void)
+{
+	struct kbp_poller *p, *next;
+
+	mutex_lock(&kbp_mutex);
+	kbp_open = false;
+	list_for_each_entry_safe(p, next, &kbp_pollers, link)
+		kbp_poller_del(p);
+	mutex_unlock(&kbp_mutex);
+}
+
+MODULE_INFO(livepatch, "Y");

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Attachments: which NAPI instance belongs to which poller, and what becomes
+ * of that when its interface goes down, comes up or disappears.
+ *
+ * Owns the table that schedule requests look into (RCU; written under
+ * kbp_mutex). The kernel frees a NAPI instance when the driver likes, between
+ * down and up for example. An attachment therefore touches its instance only
+ * while it owns its SCHED bit, or inside an RCU reader after finding it in
+ * the device's list.
+ */
+#include <linux/hashtable.h>
+#include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <net/net_namespace.h>
+
+#include "kbp.h"
+
+static DEFINE_HASHTABLE(kbp_napi_table, 6);
+static u32 kbp_napi_table_count;	/* kbp_mutex */
+
+/**
+ * kbp_napi_lookup() - the attachment of a NAPI instance
+ * @n: the instance, used as a key only
+ *
+ * Context: RCU reader; any.
+ * Return: the attachment, or NULL.
+ */
+struct kbp_napi *kbp_napi_lookup(const struct napi_struct *n)
+{
+	struct kbp_napi *a;
+
+	hash_for_each_possible_rcu(kbp_napi_table, a, hash, (unsigned long)n)
+		if (a->napi == n)
+			return a;
+	return NULL;
+}
+
+/**
+ * kbp_engage_update() - tell each CPU whether schedule requests concern us
+ *
+ * A CPU asks if it has a poller, or if any NAPI is attached somewhere: its
+ * interrupt may come to any CPU. Context: kbp_mutex held.
+ */
+void kbp_engage_update(void)
+{
+	bool any = kbp_napi_table_count > 0;
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu)
+		WRITE_ONCE(per_cpu(kbp_engaged, cpu),
+			   any || kbp_poller_find(cpu));
+}
+
+/* Is @n, an instance that @dev had, still one of its instances? RCU reader. */
+static bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n)
+{
+	struct napi_struct *pos;
+
+	list_for_each_entry_rcu(pos, &dev->napi_list, dev_list)
+		if (pos == n)
+			return true;
+	return false;
+}
+
+/* Place of @n among the instances of @dev, the first added being 0. */
+static u32 kbp_napi_index(struct net_device *dev, const struct napi_struct *n)
+{
+	struct napi_struct *pos;
+	u32 index = 0;
+	bool after = false;
+
+	/* The list has the newest first. */
+	list_for_each_entry_rcu(pos, &dev->napi_list, dev_list) {
+		if (after)
+			index++;
+		if (pos == n)
+			after = true;
+	}
+	return index;
+}
+
+static struct napi_struct *kbp_napi_by_index(struct net_device *dev, u32 index)
+{
+	struct napi_struct *pos;
+
+	list_for_each_entry_rcu(pos, &dev->napi_list, dev_list)
+		if (kbp_napi_index(dev, pos) == index)
+			return pos;
+	return NULL;
+}
+
+static struct napi_struct *kbp_napi_by_id(struct net_device *dev, u32 napi_id)
+{
+	struct napi_struct *pos;
+
+	list_for_each_entry_rcu(pos, &dev->napi_list, dev_list)
+		if (pos->napi_id == napi_id)
+			return pos;
+	return NULL;
+}
+
+/*
+ * The instance that serves a receive queue. Newer kernels know; older ones
+ * know for drivers that support XDP; else drivers add one instance a queue,
+ * in order.
+ */
+static struct napi_struct *kbp_napi_by_queue(struct net_device *dev, u32 queue)
+{
+	struct napi_struct *n;
+	u32 napi_id;
+
+	if (queue >= dev->real_num_rx_queues)
+		return NULL;
+	n = kbp_rx_queue_napi(dev, queue);
+	if (n)
+		return n;
+	napi_id = READ_ONCE(dev->_rx[queue].xdp_rxq.napi_id);
+	n = napi_id ? kbp_napi_by_id(dev, napi_id) : NULL;
+	return n ?: kbp_napi_by_index(dev, queue);
+}
+
+/**
+ * kbp_dev_by_napi_id() - the device that has a NAPI instance
+ * @net: the network namespace to look in
+ * @napi_id: id of the instance
+ *
+ * Context: rtnl_lock held.
+ * Return: the device, or NULL.
+ */
+struct net_device *kbp_dev_by_napi_id(struct net *net, u32 napi_id)
+{
+	struct net_device *dev;
+	bool found;
+
+	for_each_netdev(net, dev) {
+		rcu_read_lock();
+		found = kbp_napi_by_id(dev, napi_id);
+		rcu_read_unlock();
+		if (found)
+			return dev;
+	}
+	return NULL;
+}
+
+/**
+ * kbp_napi_kick() - poll an attached NAPI once, as if its interrupt had come
+ * @a: the attachment
+ *
+ * Context: RCU reader, interrupts on.
+ */
+void kbp_napi_kick(struct kbp_napi *a)
+{
+	struct napi_struct *n = READ_ONCE(a->napi);
+
+	if (!n || !kbp_napi_listed(a->dev, n))
+		return;
+	local_bh_disable();
+	if (napi_schedule_prep(n))
+		kbp_schedule(n);
+	local_bh_enable();
+}
+
+/* Enter the instance that @a stands for now. RCU reader, kbp_mutex. */
+static void kbp_napi_bind(struct kbp_napi *a, struct napi_struct *n)
+{
+	a->leaving = false;
+	a->napi_id = n->napi_id;
+	a->index = kbp_napi_index(a->dev, n);
+	WRITE_ONCE(a->napi, n);
+	hash_add_rcu(kbp_napi_table, &a->hash, (unsigned long)n);
+	kbp_napi_table_count++;
+	kbp_engage_update();
+	kbp_napi_kick(a);
+}
+
+/* Take a held instance away from its poller; false if it polls it just now. */
+static bool kbp_napi_take_back(struct kbp_poller *p, struct kbp_napi *a)
+{
+	bool polled, raise = false;
+
+	local_bh_disable();
+	raw_spin_lock_irq(&p->lock);
+	polled = p->cur == a->napi;
+	if (!polled && a->held) {
+		kbp_unhold(a);
+		kbp_count(&a->stats, rearms, 1);
+		kbp_count(&p->stats, handed_napis, 1);
+		kbp_stock_add(this_cpu_ptr(&softnet_data), a->napi);
+		raise = true;
+	}
+	raw_spin_unlock(&p->lock);
+	if (raise)
+		kbp_stock_raise();
+	local_irq_enable();
+	local_bh_enable();
+	return !polled;
+}
+
+/*
+ * The poller lets go of the instance; afterwards nothing of ours points to it.
+ * kbp_mutex; may sleep, as long as one poll of the device lasts.
+ */
+static void kbp_napi_leave(struct kbp_napi *a)
+{
+	if (!a->napi)
+		return;
+	WRITE_ONCE(a->leaving, true);
+	hash_del_rcu(&a->hash);
+	kbp_napi_table_count--;
+	kbp_engage_update();
+	/* Pairs with the readers in kbp_enqueue() and kbp_step_todo(). */
+	synchronize_rcu();
+	while (!kbp_napi_take_back(a->poller, a))
+		usleep_range(50, 100);
+	a->served = false;
+	WRITE_ONCE(a->napi, NULL);
+}
+
+static bool kbp_key_matches(const struct kbp_napi_key *key,
+			    const struct kbp_napi *a)
+{
+	if (a->dev != key->dev)
+		return false;
+	return key->queue == KBP_NO_QUEUE ? a->napi_id == key->napi_id :
+					    a->queue == key->queue;
+}
+
+/**
+ * kbp_napi_find() - an attachment by the name that the user gave
+ * @key: device with queue or NAPI id
+ *
+ * Context: kbp_mutex held.
+ * Return: the attachment, or NULL.
+ */
+struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key)
+{
+	struct kbp_poller *p;
+	struct kbp_napi *a;
+
+	list_for_each_entry(p, &kbp_pollers, link)
+		list_for_each_entry(a, &p->napis, link)
+			if (kbp_key_matches(key, a))
+				return a;
+	return NULL;
+}
+
+/* The instance a key names, or an error with the sentence for the user. */
+static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
+					    const char **why)
+{
+	struct napi_struct *n;
+
+	if (key->queue != KBP_NO_QUEUE &&
+	    key->queue >= key->dev->real_num_rx_queues) {
+		*why = "the interface has no such receive queue";
+		return ERR_PTR(-EINVAL);
+	}
+	n = key->queue == KBP_NO_QUEUE ? kbp_napi_by_id(key->dev, key->napi_id) :
+					 kbp_napi_by_queue(key->dev, key->queue);
+	if (!n) {
+		*why = "the interface has no NAPI instance for this queue; its packets go through the backlog";
+		return ERR_PTR(-EOPNOTSUPP);
+	}
+	if (kbp_napi_lookup(n)) {
+		*why = "this NAPI instance is attached already; detach it first";
+		return ERR_PTR(-EEXIST);
+	}
+	if (test_bit(NAPI_STATE_THREADED, &n->state)) {
+		*why = "threaded NAPI is on for this interface; turn it off first";
+		return ERR_PTR(-EBUSY);
+	}
+	return n;
+}
+
+/**
+ * kbp_napi_attach() - give a NAPI instance to a poller
+ * @key: the instance; the device may be down, then it follows when it is up
+ * @p: the poller
+ * @mode: what was asked for
+ * @res: the attachment
+ * @why: on error, what was wrong
+ *
+ * Context: rtnl_lock and kbp_mutex held.
+ * Return: 0 or a negative errno; then nothing has changed.
+ */
+int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
+		    enum kbp_mode mode, struct kbp_napi **res,
+		    const char **why)
+{
+	struct napi_struct *n;
+	struct kbp_napi *a;
+
+	if (kbp_napi_find(key)) {
+		*why = "this NAPI instance is attached already; detach it first";
+		return -EEXIST;
+	}
+	if (p->napis_count >= KBP_NAPIS_MAX) {
+		*why = "this poller has as many NAPI instances as it can serve";
+		return -ENOSPC;
+	}
+	a = kzalloc(sizeof(*a), GFP_KERNEL);
+	if (!a)
+		return -ENOMEM;
+
+	a->dev = key->dev;
+	a->queue = key->queue;
+	a->poller = p;
+	a->mode = mode;
+	u64_stats_init(&a->stats.syncp);
+	INIT_LIST_HEAD(&a->held_link);
+
+	rcu_read_lock();
+	n = kbp_napi_resolve(key, why);
+	if (IS_ERR(n)) {
+		rcu_read_unlock();
+		kfree(a);
+		return PTR_ERR(n);
+	}
+	list_add_tail_rcu(&a->link, &p->napis);
+	WRITE_ONCE(p->napis_count, p->napis_count + 1);
+	a->napi_id = n->napi_id;
+	a->index = kbp_napi_index(a->dev, n);
+	if (netif_running(key->dev))
+		kbp_napi_bind(a, n);
+	rcu_read_unlock();
+	*res = a;
+	kbp_notify_napi(a, KBP_EVENT_ADDED);
+	return 0;
+}
+
+/**
+ * kbp_napi_detach() - give a NAPI instance back to softirq
+ * @a: the attachment; gone afterwards
+ * @event: why
+ *
+ * Context: kbp_mutex held, may sleep.
+ */
+void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event)
+{
+	struct kbp_poller *p = a->poller;
+
+	kbp_napi_leave(a);
+	list_del_rcu(&a->link);
+	WRITE_ONCE(p->napis_count, p->napis_count - 1);
+	kbp_notify_napi(a, event);
+	kfree_rcu(a, rcu);
+}
+
+/* The interface is up: find the instance again, it may be another one. */
+static void kbp_napi_up(struct kbp_napi *a)
+{
+	struct napi_struct *n;
+
+	if (a->napi)
+		return;
+	rcu_read_lock();
+	n = a->queue == KBP_NO_QUEUE ? kbp_napi_by_index(a->dev, a->index) :
+				       kbp_napi_by_queue(a->dev, a->queue);
+	if (n && !kbp_napi_lookup(n))
+		kbp_napi_bind(a, n);
+	rcu_read_unlock();
+	kbp_notify_napi(a, n ? KBP_EVENT_UP : KBP_EVENT_DOWN);
+}
+
+static void kbp_napi_event(struct kbp_napi *a, unsigned long event)
+{
+	switch (event) {
+	case NETDEV_GOING_DOWN:
+		kbp_napi_leave(a);
+		kbp_notify_napi(a, KBP_EVENT_DOWN);
+		break;
+	case NETDEV_UP:
+		kbp_napi_up(a);
+		break;
+	case NETDEV_UNREGISTER:
+		kbp_napi_detach(a, KBP_EVENT_GONE);
+		break;
+	}
+}
+
+/* rtnl_lock is held. */
+static int kbp_netdev_event(struct notifier_block *nb, unsigned long event,
+			    void *ptr)
+{
+	struct net_device *dev = netdev_notifier_info_to_dev(ptr);
+	struct kbp_napi *a, *next;
+	struct kbp_poller *p;
+
+	if (event != NETDEV_GOING_DOWN && event != NETDEV_UP &&
+	    event != NETDEV_UNREGISTER)
+		return NOTIFY_DONE;
+
+	mutex_lock(&kbp_mutex);
+	list_for_each_entry(p, &kbp_pollers, link)
+		list_for_each_entry_safe(a, next, &p->napis, link)
+			if (a->dev == dev)
+				kbp_napi_event(a, event);
+	mutex_unlock(&kbp_mutex);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block kbp_netdev_nb = {
+	.notifier_call = kbp_netdev_event,
+};
+
+int kbp_napi_init(void)
+{
+	return register_netdevice_notifier(&kbp_netdev_nb);
+}
+
+void kbp_napi_exit(void)
+{
+	unregister_netdevice_notifier(&kbp_netdev_nb);
+}

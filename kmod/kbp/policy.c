@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The decision of a poller after each round: poll on, rest or sleep.
+ *
+ * Owns nothing, takes no lock, reads no clock: everything that matters comes
+ * in through struct kbp_view. Called by the poller thread only.
+ */
+#include "policy.h"
+
+static struct kbp_next kbp_next_of(enum kbp_step step, u64 rest_ns)
+{
+	struct kbp_next next = { .step = step, .rest_ns = rest_ns };
+
+	return next;
+}
+
+static void kbp_duty_pay(struct kbp_duty *duty, u64 ns)
+{
+	duty->debt_ns -= duty->debt_ns < ns ? duty->debt_ns : ns;
+}
+
+/*
+ * Time that the poller ran. As FIFO it owes others their share of it; what it
+ * ran as SCHED_OTHER does not count for RT throttling, like a rest.
+ */
+static void kbp_duty_ran(struct kbp_duty *duty, u64 ns)
+{
+	duty->stretch_ns += ns;
+	if (duty->fifo)
+		duty->debt_ns += ns / KBP_RUN_PER_REST;
+	else
+		kbp_duty_pay(duty, ns);
+}
+
+/* A FIFO poller whose CPU others want: 90 % for it, in short stretches. */
+static struct kbp_next kbp_duty_fifo(struct kbp_duty *duty)
+{
+	if (duty->stretch_ns < KBP_RUN_NS)
+		return kbp_next_of(KBP_STEP_POLL, 0);
+	if (!duty->napped && duty->debt_ns < KBP_DEBT_NS) {
+		duty->napped = true;
+		return kbp_next_of(KBP_STEP_NAP, KBP_NAP_NS);
+	}
+	return kbp_next_of(KBP_STEP_YIELD, KBP_YIELD_NS);
+}
+
+/*
+ * A SCHED_OTHER poller whose CPU others want. The scheduler prefers a thread
+ * that wakes to one that has been running, so it sleeps whenever there is
+ * nothing to do and lets the interrupt wake it.
+ */
+static struct kbp_next kbp_duty_other(struct kbp_duty *duty, bool work)
+{
+	if (!work)
+		return kbp_next_of(KBP_STEP_YIELD, KBP_SHARE_NS);
+	if (duty->stretch_ns < KBP_RUN_NS)
+		return kbp_next_of(KBP_STEP_POLL, 0);
+	return kbp_next_of(KBP_STEP_YIELD, KBP_YIELD_NS);
+}
+
+static struct kbp_next kbp_duty_decide(struct kbp_duty *duty,
+				       const struct kbp_view *view)
+{
+	if (view->patching)
+		return kbp_next_of(KBP_STEP_YIELD, KBP_PATCH_NS);
+	if (!view->work && !view->holds)
+		return kbp_next_of(KBP_STEP_SLEEP, 0);
+	if (view->alone) {
+		duty->stretch_ns = 0;
+		duty->napped = false;
+		return kbp_next_of(KBP_STEP_POLL, 0);
+	}
+	return view->fifo ? kbp_duty_fifo(duty) :
+			    kbp_duty_other(duty, view->work);
+}
+
+/**
+ * kbp_duty_next() - decide what the poller does after a round
+ * @duty: what it remembers
+ * @view: what it sees
+ *
+ * The poller calls kbp_duty_rested() when it comes back from a rest.
+ *
+ * Return: the step, with the length of the rest in nanoseconds and the
+ * scheduling policy to run, or to wake, with.
+ */
+struct kbp_next kbp_duty_next(struct kbp_duty *duty,
+			      const struct kbp_view *view)
+{
+	struct kbp_next next;
+
+	kbp_duty_ran(duty, view->now_ns - duty->last_ns);
+	duty->last_ns = view->now_ns;
+
+	next = kbp_duty_decide(duty, view);
+	next.fifo = view->fifo && !(next.step == KBP_STEP_POLL && view->alone);
+	duty->fifo = next.fifo;
+	return next;
+}
+
+/**
+ * kbp_duty_rested() - note the end of a rest
+ * @duty: what the poller remembers
+ * @now_ns: the time, of the clock that struct kbp_view carries
+ * @slept_ns: how much of the time since the decision it slept; U64_MAX: all
+ */
+void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns)
+{
+	u64 gone_ns = now_ns - duty->last_ns;
+
+	if (slept_ns > gone_ns)
+		slept_ns = gone_ns;
+	kbp_duty_ran(duty, gone_ns - slept_ns);
+	kbp_duty_pay(duty, slept_ns);
+	duty->stretch_ns = 0;
+	duty->last_ns = now_ns;
+}

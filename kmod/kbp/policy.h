@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a poller does next: pure decisions, no kernel state. kmod/tests builds
+ * this file with the host's compiler.
+ */
+#ifndef KBP_POLICY_H
+#define KBP_POLICY_H
+
+#ifdef __KERNEL__
+#include <linux/types.h>
+#else
+#include <stdbool.h>
+#include <stdint.h>
+typedef uint32_t u32;
+typedef uint64_t u64;
+#endif
+
+/*
+ * While other threads wait for its CPU, a FIFO poller runs at most
+ * KBP_RUN_NS at a stretch and then sleeps for KBP_YIELD_NS. The share of the
+ * others, 10 %, is twice what the scheduler would take by force: 5 % by RT
+ * throttling, the same by the fair server that followed it. Both take their
+ * share in one piece of 50 ms, which is the tail that we are here to avoid.
+ *
+ * RT throttling (before 6.12) stops a FIFO thread even if nobody else wants
+ * the CPU. A poller that is alone therefore runs as SCHED_OTHER, with the
+ * highest weight, and turns FIFO when somebody comes.
+ */
+#define KBP_RUN_NS		900000ULL
+#define KBP_YIELD_NS		100000ULL
+#define KBP_RUN_PER_REST	9	/* KBP_RUN_NS / KBP_YIELD_NS */
+
+/*
+ * Most of what wants the CPU (a kworker's housekeeping) needs microseconds.
+ * The first rest is as short as what an interrupt and a wake-up cost and is
+ * taken with the devices' interrupts still masked.
+ */
+#define KBP_NAP_NS		20000ULL
+
+/* Naps are less than the others' share; this much may be owed to them. */
+#define KBP_DEBT_NS		(2 * KBP_YIELD_NS)
+
+/* Length of a rest while a live patch waits for the poller to stand still. */
+#define KBP_PATCH_NS		10000000ULL
+
+/* How long a SCHED_OTHER poller that shares its CPU sleeps at most. */
+#define KBP_SHARE_NS		1000000ULL
+
+enum kbp_step {
+	KBP_STEP_POLL,		/* poll on */
+	KBP_STEP_NAP,		/* rest, interrupts stay masked */
+	KBP_STEP_YIELD,		/* rest, interrupts armed, a packet wakes */
+	KBP_STEP_SLEEP,		/* nothing to poll: sleep until woken */
+};
+
+/* What the poller sees after a round of polling. */
+struct kbp_view {
+	u64 now_ns;
+	bool work;		/* the round found packets or left NAPIs on a list */
+	bool holds;		/* it holds NAPIs whose interrupts are masked */
+	bool alone;		/* no other thread wants this CPU */
+	bool fifo;		/* scheduling policy that was asked for */
+	bool patching;		/* a live patch waits for it */
+};
+
+/* What it remembers between two decisions. */
+struct kbp_duty {
+	u64 last_ns;		/* when time was last accounted for */
+	u64 stretch_ns;		/* run since it last rested or was alone */
+	u64 debt_ns;		/* rest that is owed to others */
+	bool napped;		/* a nap did not suffice */
+	bool fifo;		/* it runs as SCHED_FIFO */
+};
+
+struct kbp_next {
+	enum kbp_step step;
+	u64 rest_ns;		/* for KBP_STEP_NAP and KBP_STEP_YIELD */
+	bool fifo;		/* run as SCHED_FIFO from now on */
+};
+
+struct kbp_next kbp_duty_next(struct kbp_duty *duty,
+			      const struct kbp_view *view);
+void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns);
+
+#endif /* KBP_POLICY_H */

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * From a poller's list through the driver's poll function into the stack.
+ *
+ * Owns a NAPI instance while it is being polled (kbp_poller.cur). Context: the
+ * poller thread, BH off in stretches of at most KBP_BATCH_POLLS polls, so that
+ * nothing else of this CPU's receive path runs in between. Lock:
+ * kbp_poller.lock around every step on a list, never around a poll.
+ */
+#include <linux/bottom_half.h>
+#include <linux/netpoll.h>
+#include <linux/rcupdate.h>
+#include <trace/events/napi.h>
+
+#include "kbp.h"
+#include "trace.h"
+
+static void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a, int work)
+{
+	kbp_count(&p->stats, polls, 1);
+	if (work > 0)
+		kbp_count(&p->stats, packets, work);
+	if (!a)
+		return;
+	kbp_count(&a->stats, polls, 1);
+	if (work > 0)
+		kbp_count(&a->stats, packets, work);
+	else
+		kbp_count(&a->stats, empty_polls, 1);
+}
+
+/*
+ * One poll of a scheduled NAPI, as __napi_poll() of net/core/dev.c does it,
+ * with a budget of our choice.
+ *
+ * Return: true if the instance is still ours and has to be polled again.
+ */
+static bool kbp_poll_scheduled(struct napi_struct *n, int budget, int *work)
+{
+	void *have = netpoll_poll_lock(n);
+	bool again = false;
+
+	*work = 0;
+	/* netpoll may have polled it to the end before we got the lock. */
+	if (test_bit(NAPI_STATE_SCHED, &n->state)) {
+		*work = n->poll(n, budget);
+		trace_napi_poll(n, *work, budget);
+	}
+	if (likely(*work < budget))
+		goto out;
+
+	/* Only who consumed its whole budget still owns the instance here. */
+	if (unlikely(napi_disable_pending(n))) {
+		napi_complete(n);
+		goto out;
+	}
+	if (napi_prefer_busy_poll(n)) {
+		if (napi_complete_done(n, *work))
+			napi_schedule(n);
+		goto out;
+	}
+	kbp_gro_flush(n);
+	/* Some drivers schedule themselves before they return the budget. */
+	again = list_empty(&n->poll_list);
+out:
+	netpoll_poll_unlock(have);
+	return again;
+}
+
+/*
+ * One poll of a device whose interrupt stays masked. IN_BUSY_POLL makes
+ * napi_complete_done() leave everything as it is, so what it would have done
+ * for GRO is done here.
+ */
+static int kbp_poll_held(struct napi_struct *n)
+{
+	void *have = netpoll_poll_lock(n);
+	int work;
+
+	work = n->poll(n, n->weight);
+	trace_napi_poll(n, work, n->weight);
+	kbp_gro_flush(n);
+	netpoll_poll_unlock(have);
+	return work;
+}
+
+/* Take the next NAPI off a list; it is then on no list, and p->cur. */
+static struct napi_struct *kbp_next_todo(struct kbp_poller *p, enum kbp_list list)
+{
+	struct napi_struct *n;
+
+	raw_spin_lock_irq(&p->lock);
+	n = list_first_entry_or_null(&p->todo[list], struct napi_struct,
+				     poll_list);
+	if (n)
+		list_del_init(&n->poll_list);
+	p->cur = n;
+	raw_spin_unlock_irq(&p->lock);
+	return n;
+}
+
+static struct kbp_napi *kbp_next_held(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	raw_spin_lock_irq(&p->lock);
+	a = list_first_entry_or_null(&p->held, struct kbp_napi, held_link);
+	if (a) {
+		list_del_init(&a->held_link);
+		a->held = false;
+	}
+	p->cur = a ? a->napi : NULL;
+	raw_spin_unlock_irq(&p->lock);
+	return a;
+}
+
+/* A scheduled NAPI that is not done: to the end of its list, or to softirq. */
+static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
+			  struct kbp_napi *a, bool again)
+{
+	bool relieved;
+
+	raw_spin_lock_irq(&p->lock);
+	p->cur = NULL;
+	relieved = p->state == KBP_STATE_HANDED_BACK || p->closing;
+	if (again && relieved) {
+		kbp_stock_add(this_cpu_ptr(&softnet_data), n);
+		kbp_count(&p->stats, handed_napis, 1);
+	} else if (again) {
+		kbp_put(p, n, a);
+	}
+	raw_spin_unlock(&p->lock);
+	if (again && relieved)
+		kbp_stock_raise();
+	local_irq_enable();
+}
+
+/*
+ * Poll a NAPI in the ordinary way once; the driver arms the interrupt when it
+ * has no more packets.
+ */
+static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
+			      struct kbp_napi *a)
+{
+	int budget = a ? n->weight : min_t(int, p->config.budget, n->weight);
+	bool again;
+	int work;
+
+	if (a)
+		WRITE_ONCE(a->served, true);
+	again = kbp_poll_scheduled(n, budget, &work);
+	trace_kbp_poll(n, work, budget, false);
+	kbp_count_poll(p, a, work);
+	kbp_done_todo(p, n, a, again);
+	return work;
+}
+
+/* Let the device have its interrupt again, by a last ordinary poll. */
+static int kbp_step_release(struct kbp_poller *p, struct kbp_napi *a)
+{
+	/* As in busy_poll_stop(): the poll below serves what MISSED stands for. */
+	clear_bit(NAPI_STATE_MISSED, &a->napi->state);
+	clear_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
+	kbp_count(&a->stats, rearms, 1);
+	return kbp_step_scheduled(p, a->napi, a);
+}
+
+/* Poll a held NAPI and hold it on, unless somebody wants it back. */
+static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
+{
+	struct napi_struct *n = a->napi;
+	bool keep;
+	int work;
+
+	if (unlikely(napi_disable_pending(n)))
+		return kbp_step_release(p, a);
+
+	work = kbp_poll_held(n);
+	trace_kbp_poll(n, work, n->weight, true);
+	kbp_count_poll(p, a, work);
+
+	raw_spin_lock_irq(&p->lock);
+	keep = !a->leaving && !p->closing && p->state != KBP_STATE_HANDED_BACK;
+	if (likely(keep)) {
+		list_add_tail(&a->held_link, &p->held);
+		a->held = true;
+		p->cur = NULL;
+	}
+	raw_spin_unlock_irq(&p->lock);
+	if (unlikely(!keep))
+		kbp_step_release(p, a);
+	return work;
+}
+
+/* May the device's interrupt stay masked while the poller polls it? */
+static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
+{
+	return a && a->mode == KBP_MODE_BUSY && !p->resting &&
+	       !READ_ONCE(a->leaving) && !napi_disable_pending(a->napi);
+}
+
+/* The next NAPI of a list, if there is one. Returns false if there is none. */
+static bool kbp_step_todo(struct kbp_poller *p, enum kbp_list list, int *work)
+{
+	struct napi_struct *n = kbp_next_todo(p, list);
+	struct kbp_napi *a;
+
+	if (!n)
+		return false;
+	/*
+	 * BH is off, which is an RCU reader: the attachment lives until the end
+	 * of the stretch. Pairs with synchronize_rcu() in kbp_napi_leave().
+	 */
+	rcu_read_lock();
+	a = kbp_napi_lookup(n);
+	if (a && a->poller != p)
+		a = NULL;
+	if (kbp_may_hold(p, a)) {
+		set_bit(NAPI_STATE_IN_BUSY_POLL, &n->state);
+		WRITE_ONCE(a->served, true);
+		*work += kbp_step_held(p, a);
+	} else {
+		*work += kbp_step_scheduled(p, n, a);
+	}
+	rcu_read_unlock();
+	return true;
+}
+
+/*
+ * What the stock path put on this CPU's softirq list (the backlog: lo, veth,
+ * RPS) belongs to a poller that owns all; its own softirq then finds nothing.
+ */
+static void kbp_take_softirq_list(struct kbp_poller *p)
+{
+	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+	struct napi_struct *n, *next;
+
+	if (p->config.owns != KBP_OWNS_ALL || list_empty(&sd->poll_list))
+		return;
+
+	raw_spin_lock_irq(&p->lock);
+	if (p->state != KBP_STATE_HANDED_BACK && !p->closing) {
+		list_for_each_entry_safe(n, next, &sd->poll_list, poll_list) {
+			list_del_init(&n->poll_list);
+			kbp_put(p, n, NULL);
+			kbp_count(&p->stats, taken, 1);
+		}
+	}
+	raw_spin_unlock_irq(&p->lock);
+}
+
+static struct bpf_net_context *kbp_stretch_begin(struct bpf_net_context *ctx)
+{
+	local_bh_disable();
+	return bpf_net_ctx_set(ctx);
+}
+
+static void kbp_stretch_end(struct bpf_net_context *ctx)
+{
+	bpf_net_ctx_clear(ctx);
+	local_bh_enable();
+}
+
+/* Poll what is attached, up to a stretch. Returns whether there was work. */
+static bool kbp_stretch_attached(struct kbp_poller *p)
+{
+	int polls, work = 0;
+	struct kbp_napi *a;
+
+	for (polls = 0; polls < KBP_BATCH_POLLS; polls++)
+		if (!kbp_step_todo(p, KBP_LIST_ATTACHED, &work))
+			break;
+
+	for (; polls < KBP_BATCH_POLLS && polls < p->napis_count; polls++) {
+		a = kbp_next_held(p);
+		if (!a)
+			break;
+		work += kbp_step_held(p, a);
+	}
+	return work > 0;
+}
+
+/**
+ * kbp_round() - one round of polling: what is attached, then one owned NAPI
+ * @p: the poller
+ *
+ * What is attached waits for one poll of what is merely owned at most, and
+ * that takes p->config.budget packets.
+ *
+ * Return: whether there was work, or is some left.
+ */
+bool kbp_round(struct kbp_poller *p)
+{
+	struct bpf_net_context store, *ctx;
+	int work = 0;
+	bool busy;
+
+	ctx = kbp_stretch_begin(&store);
+	busy = kbp_stretch_attached(p);
+	kbp_take_softirq_list(p);
+	busy |= kbp_step_todo(p, KBP_LIST_OWNED, &work);
+	kbp_stretch_end(ctx);
+	return busy;
+}
+
+/**
+ * kbp_round_attached() - poll only what is attached
+ * @p: the poller, which rests otherwise
+ *
+ * Return: whether attached NAPIs are left on the list.
+ */
+bool kbp_round_attached(struct kbp_poller *p)
+{
+	struct bpf_net_context store, *ctx;
+
+	ctx = kbp_stretch_begin(&store);
+	kbp_stretch_attached(p);
+	kbp_stretch_end(ctx);
+	return !list_empty_careful(&p->todo[KBP_LIST_ATTACHED]);
+}
+
+/**
+ * kbp_release_all() - arm the interrupts of all held devices
+ * @p: the poller; p->resting is set, so nothing is held again
+ *
+ * Bounded by KBP_NAPIS_MAX.
+ */
+void kbp_release_all(struct kbp_poller *p)
+{
+	struct bpf_net_context store, *ctx;
+	struct kbp_napi *a;
+	int count;
+
+	for (count = 0; count < KBP_NAPIS_MAX; count++) {
+		ctx = kbp_stretch_begin(&store);
+		a = kbp_next_held(p);
+		if (a)
+			kbp_step_release(p, a);
+		kbp_stretch_end(ctx);
+		if (!a)
+			break;
+	}
+}
+
+/**
+ * kbp_hold_all() - poll every attached device once more, and hold it
+ * @p: the poller, whose rest is over
+ */
+void kbp_hold_all(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link)
+		if (!READ_ONCE(a->leaving))
+			kbp_napi_kick(a);
+	rcu_read_unlock();
+}

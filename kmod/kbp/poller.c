@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The poller thread of a CPU: when it polls, rests and sleeps; how it comes
+ * and goes.
+ *
+ * Owns struct kbp_poller and the list of all pollers (kbp_mutex). The thread
+ * is bound to its CPU; what it does next is decided in policy.c, how it polls
+ * is in poll.c.
+ */
+#include <linux/cpu.h>
+#include <linux/cpuhotplug.h>
+#include <linux/kthread.h>
+#include <linux/livepatch.h>
+#include <linux/sched/stat.h>
+#include <linux/slab.h>
+#include <uapi/linux/sched/types.h>
+
+#include "kbp.h"
+
+/* One rest is interrupted by packets at most this often. */
+#define KBP_REST_WAKES_MAX	32
+/* How long packets may keep a rest from going on. */
+#define KBP_REST_SERVE_NS	50000ULL
+
+DEFINE_MUTEX(kbp_mutex);
+LIST_HEAD(kbp_pollers);
+static enum cpuhp_state kbp_cpuhp_state;
+
+static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
+{
+	raw_spin_lock_irq(&p->lock);
+	if (p->state != KBP_STATE_HANDED_BACK)
+		p->state = state;
+	raw_spin_unlock_irq(&p->lock);
+}
+
+/*
+ * Sleep until woken by what @wake names, or for @rest_ns if it isn't 0.
+ * Returns at once if what may wake it is there already.
+ */
+static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
+{
+	ktime_t timeout = ns_to_ktime(rest_ns);
+	bool pending;
+
+	raw_spin_lock_irq(&p->lock);
+	pending = (wake != KBP_WAKE_NONE &&
+		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
+		  (wake == KBP_WAKE_ANY &&
+		   !list_empty(&p->todo[KBP_LIST_OWNED]));
+	if (!pending) {
+		p->wake = wake;
+		/* Pairs with wake_up_process() in kbp_poller_enqueue(). */
+		set_current_state(TASK_IDLE);
+	}
+	raw_spin_unlock_irq(&p->lock);
+
+	if (!pending && !kthread_should_stop()) {
+		if (rest_ns)
+			schedule_hrtimeout_range(&timeout, 0, HRTIMER_MODE_REL);
+		else
+			schedule();
+	}
+	__set_current_state(TASK_RUNNING);
+
+	raw_spin_lock_irq(&p->lock);
+	p->wake = KBP_WAKE_NONE;
+	raw_spin_unlock_irq(&p->lock);
+	WRITE_ONCE(p->beat, p->beat + 1);
+}
+
+/* Serve what woke it, for KBP_REST_SERVE_NS at most; returns whether it's done. */
+static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_wake wake)
+{
+	u64 end_ns = ktime_get_ns() + KBP_REST_SERVE_NS;
+	bool left;
+
+	do {
+		left = wake == KBP_WAKE_ANY ? kbp_round(p) :
+					      kbp_round_attached(p);
+		WRITE_ONCE(p->beat, p->beat + 1);
+	} while (left && ktime_get_ns() < end_ns);
+	return !left;
+}
+
+/*
+ * Let others run for @rest_ns in all. Interrupts are armed, so that a packet
+ * wakes the poller at once; it serves it and rests on. In a short rest only
+ * attached NAPIs wake it, what is merely owned waits for the end. A flood of
+ * packets can't keep it from resting: how long it serves and how often it
+ * wakes are bounded, after that it sleeps undisturbed.
+ *
+ * Return: how long it slept, nanoseconds.
+ */
+static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
+{
+	enum kbp_wake by = rest_ns > KBP_YIELD_NS ? KBP_WAKE_ANY :
+						    KBP_WAKE_ATTACHED;
+	u64 slept_ns = 0, begin_ns, sleep_ns;
+	bool done = true;
+	int wakes;
+
+	p->resting = true;
+	kbp_set_state(p, KBP_STATE_YIELDING);
+	kbp_count(&p->stats, yields, 1);
+	kbp_release_all(p);
+
+	for (wakes = 0; slept_ns < rest_ns && !kthread_should_stop(); wakes++) {
+		sleep_ns = rest_ns - slept_ns;
+		if (!done || wakes >= KBP_REST_WAKES_MAX)
+			sleep_ns = min(sleep_ns, KBP_REST_SERVE_NS);
+		begin_ns = ktime_get_ns();
+		kbp_sleep(p, done && wakes < KBP_REST_WAKES_MAX ?
+			  by : KBP_WAKE_NONE, sleep_ns);
+		slept_ns += ktime_get_ns() - begin_ns;
+		done = kbp_rest_serve(p, by);
+	}
+
+	p->resting = false;
+	kbp_set_state(p, KBP_STATE_POLLING);
+	kbp_hold_all(p);
+	return slept_ns;
+}
+
+static void kbp_idle(struct kbp_poller *p)
+{
+	kbp_set_state(p, KBP_STATE_IDLE);
+	kbp_sleep(p, KBP_WAKE_ANY, 0);
+	kbp_set_state(p, KBP_STATE_POLLING);
+}
+
+static int kbp_set_scheduler(struct task_struct *task, bool fifo, u32 priority,
+			     s32 nice)
+{
+	struct sched_attr attr = { .size = sizeof(attr) };
+
+	if (fifo) {
+		attr.sched_policy = SCHED_FIFO;
+		attr.sched_priority = priority;
+	} else {
+		attr.sched_policy = SCHED_NORMAL;
+		attr.sched_nice = nice;
+	}
+	return sched_setattr_nocheck(task, &attr);
+}
+
+/* FIFO while others compete for the CPU; see policy.h for why not always. */
+static void kbp_follow_policy(struct kbp_poller *p, bool fifo)
+{
+	if (likely(fifo == p->fifo))
+		return;
+	p->fifo = fifo;
+	WARN_ON_ONCE(kbp_set_scheduler(current, fifo, p->config.priority,
+				       MIN_NICE));
+}
+
+/* Do what was decided; the time of a rest is not the poller's. */
+static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
+{
+	u64 slept_ns = U64_MAX;
+
+	if (p->config.policy == KBP_POLICY_FIFO)
+		kbp_follow_policy(p, next.fifo);
+	switch (next.step) {
+	case KBP_STEP_POLL:
+		if (!work && kbp_relax)
+			cpu_relax();
+		return;
+	case KBP_STEP_NAP:
+		kbp_count(&p->stats, naps, 1);
+		kbp_sleep(p, KBP_WAKE_NONE, next.rest_ns);
+		break;
+	case KBP_STEP_YIELD:
+		if (work)
+			kbp_count(&p->stats, forced_yields, 1);
+		slept_ns = kbp_yield(p, next.rest_ns);
+		break;
+	case KBP_STEP_SLEEP:
+		kbp_idle(p);
+		break;
+	}
+	p->last_ns = ktime_get_ns();
+	kbp_duty_rested(&p->duty, p->last_ns, slept_ns);
+}
+
+/* Once a tick: tell RCU that this thread, which never blocks, holds nothing. */
+static void kbp_quiescent(struct kbp_poller *p)
+{
+	if (likely(p->last_qs == jiffies))
+		return;
+	p->last_qs = jiffies;
+	preempt_disable();
+	rcu_momentary_eqs();
+	preempt_enable();
+	cond_resched_tasks_rcu_qs();
+}
+
+/* It runs again after the watchdog relieved it: take everything back. */
+static void kbp_resume(struct kbp_poller *p)
+{
+	raw_spin_lock_irq(&p->lock);
+	p->state = KBP_STATE_POLLING;
+	raw_spin_unlock_irq(&p->lock);
+	kbp_poller_event(p, KBP_EVENT_RESUMED);
+	kbp_hold_all(p);
+}
+
+static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
+{
+	view->now_ns = ktime_get_ns();
+	view->work = work || !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
+		     !list_empty(&p->todo[KBP_LIST_OWNED]);
+	view->holds = !list_empty(&p->held);
+	view->alone = single_task_running();
+	view->fifo = p->config.policy == KBP_POLICY_FIFO;
+	view->patching = klp_patch_pending(current);
+	kbp_count(&p->stats, busy_ns, view->now_ns - p->last_ns);
+	p->last_ns = view->now_ns;
+}
+
+static int kbp_thread(void *data)
+{
+	struct kbp_poller *p = data;
+	struct kbp_view view;
+	bool work;
+
+	p->last_ns = ktime_get_ns();
+	p->duty.last_ns = p->last_ns;
+	while (!kthread_should_stop()) {
+		if (unlikely(READ_ONCE(p->state) == KBP_STATE_HANDED_BACK))
+			kbp_resume(p);
+		work = kbp_round(p);
+		WRITE_ONCE(p->beat, p->beat + 1);
+		kbp_quiescent(p);
+		cond_resched();
+		kbp_look(p, work, &view);
+		kbp_do(p, kbp_duty_next(&p->duty, &view), view.work);
+	}
+	return 0;
+}
+
+static void kbp_event_work(struct work_struct *work)
+{
+	struct kbp_poller *p = container_of(work, struct kbp_poller, event_work);
+	enum kbp_event event;
+
+	for (event = 0; event <= KBP_EVENT_MAX; event++)
+		if (test_and_clear_bit(event, &p->events))
+			kbp_notify_poller(p, event);
+}
+
+/**
+ * kbp_poller_event() - tell user space what happened to a poller
+ * @p: the poller
+ * @event: what happened
+ *
+ * Context: any, hardIRQs included; the message is sent from a worker.
+ */
+void kbp_poller_event(struct kbp_poller *p, enum kbp_event event)
+{
+	set_bit(event, &p->events);
+	queue_work(kbp_wq, &p->event_work);
+}
+
+/**
+ * kbp_poller_find() - the poller of a CPU
+ * @cpu: the CPU
+ *
+ * Context: kbp_mutex held.
+ * Return: the poller, or NULL.
+ */
+struct kbp_poller *kbp_poller_find(u32 cpu)
+{
+	struct kbp_poller *p;
+
+	list_for_each_entry(p, &kbp_pollers, link)
+		if (p->config.cpu == cpu)
+			return p;
+	return NULL;
+}
+
+static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *config)
+{
+	struct kbp_poller *p = kzalloc(sizeof(*p), GFP_KERNEL);
+	enum kbp_list list;
+
+	if (!p)
+		return NULL;
+	raw_spin_lock_init(&p->lock);
+	INIT_LIST_HEAD(&p->held);
+	for (list = 0; list < KBP_LISTS; list++)
+		INIT_LIST_HEAD(&p->todo[list]);
+	INIT_LIST_HEAD(&p->napis);
+	u64_stats_init(&p->stats.syncp);
+	INIT_WORK(&p->event_work, kbp_event_work);
+	p->config = *config;
+	kbp_watchdog_init(p);
+	return p;
+}
+
+/**
+ * kbp_poller_new() - create and start the poller of a CPU
+ * @config: what was asked for, checked by the caller
+ *
+ * Context: cpus_read_lock and kbp_mutex held; the CPU is online and has none.
+ * Return: 0 or a negative errno; then nothing has changed.
+ */
+int kbp_poller_new(const struct kbp_poller_config *config)
+{
+	struct kbp_poller *p = kbp_poller_alloc(config);
+	int err;
+
+	if (!p)
+		return -ENOMEM;
+	p->task = kthread_create_on_cpu(kbp_thread, p, config->cpu, "kbp/%u");
+	if (IS_ERR(p->task)) {
+		err = PTR_ERR(p->task);
+		goto err_free;
+	}
+	p->fifo = config->policy == KBP_POLICY_FIFO;
+	err = kbp_set_scheduler(p->task, p->fifo, config->priority, config->nice);
+	if (err)
+		goto err_stop;
+
+	/* Outlives the thread, which may end before it is told to. */
+	get_task_struct(p->task);
+	list_add_tail(&p->link, &kbp_pollers);
+	rcu_assign_pointer(per_cpu(kbp_poller, config->cpu), p);
+	kbp_engage_update();
+	wake_up_process(p->task);
+	kbp_notify_poller(p, KBP_EVENT_ADDED);
+	return 0;
+
+err_stop:
+	kthread_stop(p->task);
+err_free:
+	kfree(p);
+	return err;
+}
+
+/* What is left on its lists goes to the softirq of the CPU we run on. */
+static void kbp_poller_drain(struct kbp_poller *p)
+{
+	unsigned int count;
+
+	local_bh_disable();
+	raw_spin_lock_irq(&p->lock);
+	count = kbp_hand_over(p);
+	raw_spin_unlock(&p->lock);
+	if (count)
+		kbp_stock_raise();
+	local_irq_enable();
+	local_bh_enable();
+}
+
+/**
+ * kbp_poller_del() - stop a poller; everything it served is softirq's again
+ * @p: the poller; gone afterwards
+ *
+ * Context: kbp_mutex held, may sleep.
+ */
+void kbp_poller_del(struct kbp_poller *p)
+{
+	struct kbp_napi *a, *next;
+
+	list_for_each_entry_safe(a, next, &p->napis, link)
+		kbp_napi_detach(a, KBP_EVENT_REMOVED);
+
+	raw_spin_lock_irq(&p->lock);
+	p->closing = true;
+	raw_spin_unlock_irq(&p->lock);
+	RCU_INIT_POINTER(per_cpu(kbp_poller, p->config.cpu), NULL);
+	kbp_engage_update();
+	/* Pairs with rcu_read_lock() in kbp_enqueue(): nobody adds from now on. */
+	synchronize_rcu();
+
+	kthread_stop(p->task);
+	put_task_struct(p->task);
+	hrtimer_cancel(&p->watchdog);
+	kbp_poller_drain(p);
+	cancel_work_sync(&p->event_work);
+	list_del(&p->link);
+	kbp_notify_poller(p, KBP_EVENT_REMOVED);
+	kfree(p);
+}
+
+/* A CPU goes: its poller goes first, while the CPU can still finish its work. */
+static int kbp_cpu_down(unsigned int cpu)
+{
+	struct kbp_poller *p;
+
+	mutex_lock(&kbp_mutex);
+	p = kbp_poller_find(cpu);
+	if (p)
+		kbp_poller_del(p);
+	mutex_unlock(&kbp_mutex);
+	return 0;
+}
+
+int kbp_hotplug_init(void)
+{
+	int ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "net/kbp:online",
+					    NULL, kbp_cpu_down);
+
+	if (ret < 0)
+		return ret;
+	kbp_cpuhp_state = ret;
+	return 0;
+}
+
+void kbp_hotplug_exit(void)
+{
+	cpuhp_remove_state_nocalls(kbp_cpuhp_state);
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Properties of policy.c on simulated time, against random lives of a poller.
+ * The seed is printed; KBP_SEED repeats a run.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../kbp/policy.h"
+
+#define ROUNDS		200000
+#define LIVES		50
+#define NSEC_PER_SEC	1000000000ULL
+
+static u64 rnd_state;
+
+/* splitmix64 */
+static u64 rnd(void)
+{
+	u64 z = (rnd_state += 0x9e3779b97f4a7c15ULL);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+	return z ^ (z >> 31);
+}
+
+static void fail(const char *what, u64 now_ns)
+{
+	fprintf(stderr, "policy: %s at %llu ns\n", what,
+		(unsigned long long)now_ns);
+	exit(1);
+}
+
+/* What the scheduler sees, kept the obvious way. */
+struct ledger {
+	u64 contended_ns;	/* time in which others wanted the CPU */
+	u64 rested_ns;		/* of it, time they got */
+	u64 stretch_ns;		/* how long the poller has run since */
+	u64 window_end_ns;	/* RT throttling: a period of a second */
+	u64 window_fifo_ns;	/* FIFO time in it */
+	bool fifo;
+};
+
+/* RT throttling stops a CPU's FIFO threads at 950 ms a second. */
+static void check_throttle(struct ledger *l, u64 now_ns, u64 ran_ns)
+{
+	if (now_ns >= l->window_end_ns) {
+		l->window_end_ns = now_ns + NSEC_PER_SEC;
+		l->window_fifo_ns = 0;
+	}
+	if (l->fifo)
+		l->window_fifo_ns += ran_ns;
+	if (l->window_fifo_ns > 940000000ULL)
+		fail("RT throttling would stop the poller", now_ns);
+}
+
+static void check_step(const struct kbp_view *view, const struct kbp_next *next)
+{
+	u64 now_ns = view->now_ns;
+
+	if (view->patching) {
+		if (next->step != KBP_STEP_YIELD)
+			fail("a live patch waits, no rest", now_ns);
+		return;
+	}
+	if ((next->step == KBP_STEP_SLEEP) != (!view->work && !view->holds))
+		fail("sleep must mean: nothing to poll", now_ns);
+	if (view->alone && next->step != KBP_STEP_POLL &&
+	    next->step != KBP_STEP_SLEEP)
+		fail("a rest that nobody asked for", now_ns);
+	if (next->step == KBP_STEP_NAP && !view->fifo)
+		fail("a nap of a SCHED_OTHER poller", now_ns);
+	if (next->fifo && !view->fifo)
+		fail("FIFO that nobody asked for", now_ns);
+	if (view->fifo && !view->alone && !next->fifo)
+		fail("others compete and the poller is not FIFO", now_ns);
+}
+
+/* One decision, and what it does to time. */
+static void live_round(struct kbp_duty *duty, struct kbp_view *view,
+		       struct ledger *l, u64 poll_ns_max)
+{
+	u64 poll_ns = 100 + rnd() % poll_ns_max;
+	struct kbp_next next;
+
+	view->now_ns += poll_ns;
+	check_throttle(l, view->now_ns, poll_ns);
+	l->stretch_ns = view->alone ? 0 : l->stretch_ns + poll_ns;
+	if (!view->alone)
+		l->contended_ns += poll_ns;
+
+	next = kbp_duty_next(duty, view);
+	check_step(view, &next);
+	if (next.step == KBP_STEP_POLL && l->stretch_ns > KBP_RUN_NS + 200000)
+		fail("the poller ran on while others waited", view->now_ns);
+	l->fifo = next.fifo;
+	if (next.step == KBP_STEP_POLL)
+		return;
+	if (next.step != KBP_STEP_SLEEP && !next.rest_ns)
+		fail("a rest of no length", view->now_ns);
+	if (!view->alone) {
+		l->contended_ns += next.rest_ns;
+		l->rested_ns += next.rest_ns;
+	}
+	view->now_ns += next.rest_ns;
+	kbp_duty_rested(duty, view->now_ns, next.rest_ns);
+	l->stretch_ns = 0;
+}
+
+/* Others wait all the time: they get a tenth of it, and nobody is forced. */
+static void test_share(bool fifo)
+{
+	struct kbp_view view = { .now_ns = rnd() % NSEC_PER_SEC, .work = true,
+				 .holds = true, .fifo = fifo };
+	struct kbp_duty duty = { .last_ns = view.now_ns };
+	struct ledger l = {};
+	int i;
+
+	for (i = 0; i < ROUNDS; i++)
+		live_round(&duty, &view, &l, 100000);
+	if (l.rested_ns * 100 < l.contended_ns * 8)
+		fail("others got less than 8 %", view.now_ns);
+	if (l.rested_ns * 100 > l.contended_ns * 15)
+		fail("a busy poller gave away more than 15 %", view.now_ns);
+}
+
+/*
+ * Somebody needs a few microseconds, over and over: a nap is all that each
+ * needs, and yet the naps must not add up to RT throttling.
+ */
+static void test_short_tasks(void)
+{
+	struct kbp_view view = { .holds = true, .fifo = true };
+	struct kbp_duty duty = {};
+	struct ledger l = {};
+	u64 until_ns = 5 * NSEC_PER_SEC;
+	bool rested = false;
+
+	while (view.now_ns < until_ns) {
+		view.alone = rested;
+		rested = false;
+		live_round(&duty, &view, &l, 2000);
+		rested = l.stretch_ns == 0 && !view.alone;
+	}
+}
+
+static void test_life(void)
+{
+	struct kbp_view view = { .now_ns = rnd() % NSEC_PER_SEC };
+	struct kbp_duty duty = { .last_ns = view.now_ns };
+	struct ledger l = {};
+	int i;
+
+	view.fifo = rnd() & 1;
+	for (i = 0; i < ROUNDS / LIVES; i++) {
+		view.work = rnd() % 3 == 0;
+		view.holds = rnd() % 8 != 0;
+		/* Others come and go now and then, not every round. */
+		if (rnd() % 16 == 0)
+			view.alone = rnd() & 1;
+		if (rnd() % 256 == 0)
+			view.patching = rnd() % 8 == 0;
+		live_round(&duty, &view, &l, 100000);
+	}
+}
+
+int main(void)
+{
+	const char *chosen = getenv("KBP_SEED");
+	u64 seed = chosen ? strtoull(chosen, NULL, 0) : 20261121;
+	int life;
+
+	printf("policy: seed %llu\n", (unsigned long long)seed);
+	rnd_state = seed;
+	test_share(true);
+	test_share(false);
+	test_short_tasks();
+	for (life = 0; life < LIVES; life++)
+		test_life();
+	printf("policy: ok\n");
+	return 0;
+}
