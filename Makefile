@@ -38,7 +38,8 @@ DEMO	= $(OUT)/demo
 demo: build
 	$(KBP) lab run lab/demo.sh --kernel $(KERNEL) --cpus 4 --clock virtual --nics 2 \
 		--module kmod --module lab/modules/storm \
-		--package sockperf --package iproute2 --out $(DEMO)
+		--package sockperf --file $(KBP):/usr/bin/kbp \
+		--timeout 900s --out $(DEMO)
 	$(KBP) report $(DEMO)/result.json -o $(DEMO)/report.html --check
 
 test: build

@@ -150,11 +150,13 @@ def judge(code, text, name, kernel, skips):
     return "FAIL", f"skipped, which lab/kernels.toml does not list: {reason}"
 
 
-def run_lab_test(kbp, script, kernel, out):
+def run_lab_test(release, script, kernel, out):
     """Run one lab test; its output goes to out/log."""
     out.mkdir(parents=True, exist_ok=True)
     relative = script.relative_to(ROOT)
-    command = [str(kbp), "lab", "run", str(relative), "--kernel", kernel, "--module", "kmod"]
+    command = [str(release / "kbp"), "lab", "run", str(relative), "--kernel", kernel, "--module", "kmod"]
+    for binary in ("kbp", "kbp-fuzz"):
+        command += ["--file", f"{release / binary}:/usr/bin/{binary}"]
     command += [*shlex.split(header(script, "lab")), "--out", str(out)]
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -166,8 +168,7 @@ def run_lab_test(kbp, script, kernel, out):
 
 def lab(kernels, only_common, names):
     """Every lab test on every kernel, one machine after the other."""
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target"))
-    kbp = ROOT / target / "release/kbp"
+    release = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
     skips = listed_skips()
     tally = Tally()
     scripts = [script for script in sorted((ROOT / "lab/tests").glob("*.sh")) if not names or script.name in names]
@@ -177,7 +178,7 @@ def lab(kernels, only_common, names):
         for script in scripts:
             out = ROOT / "out/tests" / kernel / script.stem
             start = time.monotonic()
-            code, text = run_lab_test(kbp, script, kernel, out)
+            code, text = run_lab_test(release, script, kernel, out)
             word, reason = judge(code, text, script.name, kernel, skips)
             seconds = time.monotonic() - start
             note = f": {reason}" if reason else ""

@@ -74,15 +74,26 @@ static inline void bpf_net_ctx_clear(struct bpf_net_context *ctx)
 }
 #endif
 
-/* The NAPI that the driver names for receive queue @queue, or NULL. */
-static inline struct napi_struct *kbp_rx_queue_napi(struct net_device *dev,
-						    u32 queue)
+/*
+ * Id of the NAPI that the driver names for receive queue @queue; 0 if it names
+ * none. An older kernel knows it of drivers that support XDP. RCU reader.
+ */
+static inline u32 kbp_rx_queue_napi_id(struct net_device *dev, u32 queue)
 {
+	struct netdev_rx_queue *rxq = &dev->_rx[queue];
+	u32 napi_id = 0;
+
 #ifdef KBP_HAVE_RX_QUEUE_NAPI
-	return READ_ONCE(dev->_rx[queue].napi);
-#else
-	return NULL;
+	struct napi_struct *n = READ_ONCE(rxq->napi);
+
+	if (n)
+		napi_id = n->napi_id;
 #endif
+#ifdef KBP_HAVE_XDP_RXQ_NAPI_ID
+	if (!napi_id)
+		napi_id = READ_ONCE(rxq->xdp_rxq.napi_id);
+#endif
+	return napi_id;
 }
 
 #ifndef KBP_HAVE_HRTIMER_SETUP

@@ -20,5 +20,7 @@ kbp-compat-y += $(call kbp-probe,BPF_NET_CTX,linux/filter.h,bpf_net_ctx_set)
 kbp-compat-y += $(call kbp-probe,RX_QUEUE_H,net/netdev_rx_queue.h,struct netdev_rx_queue)
 # 6.8: a receive queue knows its NAPI
 kbp-compat-y += $(call kbp-probe,RX_QUEUE_NAPI,net/netdev_rx_queue.h,struct napi_struct[[:space:]]+\*napi;)
+# until 6.18: an XDP receive queue knows the id of its NAPI
+kbp-compat-y += $(call kbp-probe,XDP_RXQ_NAPI_ID,net/xdp.h,unsigned int napi_id;)
 # 6.13: hrtimer_setup() replaces hrtimer_init()
 kbp-compat-y += $(call kbp-probe,HRTIMER_SETUP,linux/hrtimer.h,void hrtimer_setup\b)

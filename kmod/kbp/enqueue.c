@@ -16,11 +16,27 @@
 DEFINE_PER_CPU(bool, kbp_engaged);
 DEFINE_PER_CPU(struct kbp_poller __rcu *, kbp_poller);
 
+/* Does it hold a device whose interrupt is masked? */
+bool kbp_holds(const struct kbp_poller *p)
+{
+	const struct kbp_napi *a;
+	bool holds = false;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (READ_ONCE(a->hold) != KBP_HOLD_FREE) {
+			holds = true;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return holds;
+}
+
 /* Is there anything that waits for the thread? Under kbp_poller.lock. */
 bool kbp_has_work(const struct kbp_poller *p)
 {
-	return !list_empty(&p->held) ||
-	       !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
+	return kbp_holds(p) || !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 	       !list_empty(&p->todo[KBP_LIST_OWNED]);
 }
 
@@ -106,11 +122,20 @@ bool kbp_enqueue(struct napi_struct *n)
 	return taken;
 }
 
-/* Let go of the device: nobody polls it any more, so it must not stay masked. */
-void kbp_unhold(struct kbp_napi *a)
+/**
+ * kbp_unhold() - take a held instance away from its poller
+ * @a: the attachment
+ *
+ * Return: true if the caller owns the instance now and has to schedule it;
+ * false if it was not held, or is being polled at this moment.
+ */
+bool kbp_unhold(struct kbp_napi *a)
 {
-	list_del_init(&a->held_link);
-	a->held = false;
+	/* Pairs with the cmpxchg() in kbp_poll_attached(). */
+	if (cmpxchg(&a->hold, KBP_HOLD_HELD, KBP_HOLD_FREE) != KBP_HOLD_HELD)
+		return false;
+	WRITE_ONCE(a->served, false);
+	kbp_count(&a->stats, rearms, 1);
 	/*
 	 * As busy_poll_stop() in net/core/dev.c: an interrupt that came while
 	 * the device was held has set MISSED; the poll that follows is the one
@@ -118,14 +143,16 @@ void kbp_unhold(struct kbp_napi *a)
 	 */
 	clear_bit(NAPI_STATE_MISSED, &a->napi->state);
 	clear_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
+	return true;
 }
 
 /**
  * kbp_hand_over() - give everything on a poller's lists to this CPU's softirq
  * @p: the poller
  *
- * What the thread polls at this moment (p->cur) is not on a list; the thread
- * gives it back itself when it sees that it was relieved.
+ * What the thread polls at this moment stays with it: a scheduled instance
+ * (p->cur) goes to softirq when its poll is over, a held one is polled on,
+ * because then the thread runs again.
  *
  * Context: p->lock held, interrupts off, any CPU. The loops are bounded by the
  * number of NAPI instances.
@@ -136,17 +163,18 @@ unsigned int kbp_hand_over(struct kbp_poller *p)
 {
 	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
 	struct napi_struct *n, *next_n;
-	struct kbp_napi *a, *next_a;
 	unsigned int count = 0;
 	enum kbp_list list;
+	struct kbp_napi *a;
 
-	list_for_each_entry_safe(a, next_a, &p->held, held_link) {
-		kbp_unhold(a);
-		WRITE_ONCE(a->served, false);
-		kbp_count(&a->stats, rearms, 1);
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (!kbp_unhold(a))
+			continue;
 		kbp_stock_add(sd, a->napi);
 		count++;
 	}
+	rcu_read_unlock();
 	for (list = 0; list < KBP_LISTS; list++) {
 		list_for_each_entry_safe(n, next_n, &p->todo[list], poll_list) {
 			list_del_init(&n->poll_list);

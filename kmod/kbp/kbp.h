@@ -63,13 +63,23 @@ enum kbp_wake {
 	KBP_WAKE_ANY,		/* it has nothing to do */
 };
 
+/*
+ * Who may touch an instance whose SCHED and IN_BUSY_POLL bits are ours. The
+ * poller goes HELD -> POLLING -> HELD; who wants the instance back goes
+ * HELD -> FREE, and waits while it is POLLING.
+ */
+enum kbp_hold {
+	KBP_HOLD_FREE,		/* not ours */
+	KBP_HOLD_HELD,		/* ours, between two polls */
+	KBP_HOLD_POLLING,	/* ours, the poller thread is in its poll function */
+};
+
 struct kbp_poller;
 
 /* An attachment: a NAPI instance that somebody gave to a poller. */
 struct kbp_napi {
 	struct hlist_node hash;		/* by ->napi; RCU, kbp_mutex */
 	struct list_head link;		/* kbp_poller.napis; RCU, kbp_mutex */
-	struct list_head held_link;	/* kbp_poller.held */
 	/* NULL while the interface is down: then the driver may free it. */
 	struct napi_struct *napi;
 	struct net_device *dev;		/* valid until NETDEV_UNREGISTER */
@@ -78,7 +88,7 @@ struct kbp_napi {
 	u32 index;			/* place among the device's NAPIs */
 	u32 napi_id;
 	enum kbp_mode mode;
-	bool held;			/* we own SCHED and IN_BUSY_POLL */
+	enum kbp_hold hold;		/* by cmpxchg */
 	bool leaving;			/* must not be held again */
 	bool served;			/* the poller polls it now */
 	struct kbp_napi_stats stats;
@@ -98,9 +108,8 @@ struct kbp_poller_config {
 struct kbp_poller {
 	raw_spinlock_t lock;
 	/* Below: protected by lock. */
-	struct list_head held;		/* struct kbp_napi, by held_link */
 	struct list_head todo[KBP_LISTS]; /* napi_struct, by poll_list */
-	struct napi_struct *cur;	/* being polled, on no list */
+	struct napi_struct *cur;	/* taken from a list, being polled */
 	enum kbp_wake wake;
 	enum kbp_state state;
 	bool closing;			/* takes no more work */
@@ -113,6 +122,7 @@ struct kbp_poller {
 	struct kbp_duty duty;
 	u64 last_ns;
 	unsigned long last_qs;		/* jiffies */
+	unsigned int spins;		/* empty rounds */
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
 
@@ -131,7 +141,7 @@ struct kbp_poller {
 extern struct mutex kbp_mutex;
 extern struct list_head kbp_pollers;
 extern struct workqueue_struct *kbp_wq;
-extern bool kbp_relax;
+extern unsigned int kbp_relax;
 
 /* Non-zero on a CPU where a schedule request may concern a poller. */
 DECLARE_PER_CPU(bool, kbp_engaged);
@@ -148,10 +158,11 @@ void kbp_close(void);
 /* enqueue.c: from a schedule request to a poller's list */
 bool kbp_enqueue(struct napi_struct *n);
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a);
-void kbp_unhold(struct kbp_napi *a);
+bool kbp_unhold(struct kbp_napi *a);
 unsigned int kbp_hand_over(struct kbp_poller *p);
 void kbp_watchdog_init(struct kbp_poller *p);
 bool kbp_has_work(const struct kbp_poller *p);
+bool kbp_holds(const struct kbp_poller *p);
 
 /* poll.c: from a poller's list through the driver into the stack */
 bool kbp_round(struct kbp_poller *p);

@@ -13,9 +13,9 @@
 
 struct workqueue_struct *kbp_wq;
 
-bool kbp_relax = true;
-module_param_named(relax, kbp_relax, bool, 0444);
-MODULE_PARM_DESC(relax, "busy pollers execute PAUSE between empty rounds (default: on; off where a hypervisor makes PAUSE slow)");
+unsigned int kbp_relax = 8;
+module_param_named(relax, kbp_relax, uint, 0444);
+MODULE_PARM_DESC(relax, "how often a busy poller executes PAUSE after an empty round (default 8; 0 where a hypervisor makes PAUSE slow)");
 
 static int __init kbp_init(void)
 {

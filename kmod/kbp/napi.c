@@ -102,9 +102,8 @@ static struct napi_struct *kbp_napi_by_id(struct net_device *dev, u32 napi_id)
 }
 
 /*
- * The instance that serves a receive queue. Newer kernels know; older ones
- * know for drivers that support XDP; else drivers add one instance a queue,
- * in order.
+ * The instance that serves a receive queue. Where the driver does not say, it
+ * has added one instance a queue, in order.
  */
 static struct napi_struct *kbp_napi_by_queue(struct net_device *dev, u32 queue)
 {
@@ -113,10 +112,7 @@ static struct napi_struct *kbp_napi_by_queue(struct net_device *dev, u32 queue)
 
 	if (queue >= dev->real_num_rx_queues)
 		return NULL;
-	n = kbp_rx_queue_napi(dev, queue);
-	if (n)
-		return n;
-	napi_id = READ_ONCE(dev->_rx[queue].xdp_rxq.napi_id);
+	napi_id = kbp_rx_queue_napi_id(dev, queue);
 	n = napi_id ? kbp_napi_by_id(dev, napi_id) : NULL;
 	return n ?: kbp_napi_by_index(dev, queue);
 }
@@ -175,23 +171,21 @@ static void kbp_napi_bind(struct kbp_napi *a, struct napi_struct *n)
 	kbp_napi_kick(a);
 }
 
-/* Take a held instance away from its poller; false if it polls it just now. */
+/* Take an instance back from its poller; false if it is polled just now. */
 static bool kbp_napi_take_back(struct kbp_poller *p, struct kbp_napi *a)
 {
-	bool polled, raise = false;
+	bool polled, taken;
 
 	local_bh_disable();
 	raw_spin_lock_irq(&p->lock);
-	polled = p->cur == a->napi;
-	if (!polled && a->held) {
-		kbp_unhold(a);
-		kbp_count(&a->stats, rearms, 1);
+	taken = kbp_unhold(a);
+	polled = p->cur == a->napi || READ_ONCE(a->hold) == KBP_HOLD_POLLING;
+	if (taken) {
 		kbp_count(&p->stats, handed_napis, 1);
 		kbp_stock_add(this_cpu_ptr(&softnet_data), a->napi);
-		raise = true;
 	}
 	raw_spin_unlock(&p->lock);
-	if (raise)
+	if (taken)
 		kbp_stock_raise();
 	local_irq_enable();
 	local_bh_enable();
@@ -309,7 +303,6 @@ int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 	a->poller = p;
 	a->mode = mode;
 	u64_stats_init(&a->stats.syncp);
-	INIT_LIST_HEAD(&a->held_link);
 
 	rcu_read_lock();
 	n = kbp_napi_resolve(key, why);

@@ -99,21 +99,6 @@ static struct napi_struct *kbp_next_todo(struct kbp_poller *p, enum kbp_list lis
 	return n;
 }
 
-static struct kbp_napi *kbp_next_held(struct kbp_poller *p)
-{
-	struct kbp_napi *a;
-
-	raw_spin_lock_irq(&p->lock);
-	a = list_first_entry_or_null(&p->held, struct kbp_napi, held_link);
-	if (a) {
-		list_del_init(&a->held_link);
-		a->held = false;
-	}
-	p->cur = a ? a->napi : NULL;
-	raw_spin_unlock_irq(&p->lock);
-	return a;
-}
-
 /* A scheduled NAPI that is not done: to the end of its list, or to softirq. */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 			  struct kbp_napi *a, bool again)
@@ -155,41 +140,36 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	return work;
 }
 
-/* Let the device have its interrupt again, by a last ordinary poll. */
-static int kbp_step_release(struct kbp_poller *p, struct kbp_napi *a)
-{
-	/* As in busy_poll_stop(): the poll below serves what MISSED stands for. */
-	clear_bit(NAPI_STATE_MISSED, &a->napi->state);
-	clear_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
-	kbp_count(&a->stats, rearms, 1);
-	return kbp_step_scheduled(p, a->napi, a);
-}
-
-/* Poll a held NAPI and hold it on, unless somebody wants it back. */
+/*
+ * Poll a held instance that we set POLLING. Afterwards it is held again, or,
+ * if somebody wants it back, released.
+ */
 static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 {
 	struct napi_struct *n = a->napi;
-	bool keep;
-	int work;
+	int work = 0;
 
-	if (unlikely(napi_disable_pending(n)))
-		return kbp_step_release(p, a);
-
-	work = kbp_poll_held(n);
-	trace_kbp_poll(n, work, n->weight, true);
-	kbp_count_poll(p, a, work);
-
-	raw_spin_lock_irq(&p->lock);
-	keep = !a->leaving && !p->closing && p->state != KBP_STATE_HANDED_BACK;
-	if (likely(keep)) {
-		list_add_tail(&a->held_link, &p->held);
-		a->held = true;
-		p->cur = NULL;
+	if (likely(!napi_disable_pending(n) && !READ_ONCE(a->leaving) &&
+		   !p->resting)) {
+		work = kbp_poll_held(n);
+		trace_kbp_poll(n, work, n->weight, true);
+		kbp_count_poll(p, a, work);
+		/* Pairs with the cmpxchg() in kbp_unhold(). */
+		smp_store_release(&a->hold, KBP_HOLD_HELD);
+		return work;
 	}
+	/*
+	 * Let the device have its interrupt again, by a last ordinary poll. As
+	 * in busy_poll_stop(): that poll serves what MISSED stands for.
+	 */
+	raw_spin_lock_irq(&p->lock);
+	p->cur = n;
+	WRITE_ONCE(a->hold, KBP_HOLD_FREE);
 	raw_spin_unlock_irq(&p->lock);
-	if (unlikely(!keep))
-		kbp_step_release(p, a);
-	return work;
+	clear_bit(NAPI_STATE_MISSED, &n->state);
+	clear_bit(NAPI_STATE_IN_BUSY_POLL, &n->state);
+	kbp_count(&a->stats, rearms, 1);
+	return kbp_step_scheduled(p, n, a);
 }
 
 /* May the device's interrupt stay masked while the poller polls it? */
@@ -199,12 +179,27 @@ static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 	       !READ_ONCE(a->leaving) && !napi_disable_pending(a->napi);
 }
 
+/* From now on the instance is ours and its device polled, not waited for. */
+static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
+{
+	set_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
+	WRITE_ONCE(a->served, true);
+	raw_spin_lock_irq(&p->lock);
+	WRITE_ONCE(a->hold, KBP_HOLD_POLLING);
+	p->cur = NULL;
+	raw_spin_unlock_irq(&p->lock);
+}
+
 /* The next NAPI of a list, if there is one. Returns false if there is none. */
 static bool kbp_step_todo(struct kbp_poller *p, enum kbp_list list, int *work)
 {
-	struct napi_struct *n = kbp_next_todo(p, list);
+	struct napi_struct *n;
 	struct kbp_napi *a;
 
+	/* A peek without the lock; what is missed now is seen in a moment. */
+	if (list_empty(&p->todo[list]))
+		return false;
+	n = kbp_next_todo(p, list);
 	if (!n)
 		return false;
 	/*
@@ -216,8 +211,7 @@ static bool kbp_step_todo(struct kbp_poller *p, enum kbp_list list, int *work)
 	if (a && a->poller != p)
 		a = NULL;
 	if (kbp_may_hold(p, a)) {
-		set_bit(NAPI_STATE_IN_BUSY_POLL, &n->state);
-		WRITE_ONCE(a->served, true);
+		kbp_hold(p, a);
 		*work += kbp_step_held(p, a);
 	} else {
 		*work += kbp_step_scheduled(p, n, a);
@@ -261,23 +255,39 @@ static void kbp_stretch_end(struct bpf_net_context *ctx)
 	local_bh_enable();
 }
 
-/* Poll what is attached, up to a stretch. Returns whether there was work. */
-static bool kbp_stretch_attached(struct kbp_poller *p)
+/* End a stretch and begin the next, so that softirqs of others get on. */
+static void kbp_stretch_break(void)
 {
-	int polls, work = 0;
+	local_bh_enable();
+	local_bh_disable();
+}
+
+/*
+ * Poll each held device once, and then what is scheduled. Whoever wants an
+ * instance back waits for the end of one poll at most. Returns the packets.
+ */
+static int kbp_poll_attached(struct kbp_poller *p)
+{
+	int polls, work = 0, found, busy_polls = 0;
 	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		/* Pairs with the cmpxchg() in kbp_unhold(). */
+		if (cmpxchg(&a->hold, KBP_HOLD_HELD, KBP_HOLD_POLLING) !=
+		    KBP_HOLD_HELD)
+			continue;
+		found = kbp_step_held(p, a);
+		work += found;
+		if (found && ++busy_polls % KBP_BATCH_POLLS == 0)
+			kbp_stretch_break();
+	}
+	rcu_read_unlock();
 
 	for (polls = 0; polls < KBP_BATCH_POLLS; polls++)
 		if (!kbp_step_todo(p, KBP_LIST_ATTACHED, &work))
 			break;
-
-	for (; polls < KBP_BATCH_POLLS && polls < p->napis_count; polls++) {
-		a = kbp_next_held(p);
-		if (!a)
-			break;
-		work += kbp_step_held(p, a);
-	}
-	return work > 0;
+	return work;
 }
 
 /**
@@ -296,7 +306,7 @@ bool kbp_round(struct kbp_poller *p)
 	bool busy;
 
 	ctx = kbp_stretch_begin(&store);
-	busy = kbp_stretch_attached(p);
+	busy = kbp_poll_attached(p) > 0;
 	kbp_take_softirq_list(p);
 	busy |= kbp_step_todo(p, KBP_LIST_OWNED, &work);
 	kbp_stretch_end(ctx);
@@ -314,7 +324,7 @@ bool kbp_round_attached(struct kbp_poller *p)
 	struct bpf_net_context store, *ctx;
 
 	ctx = kbp_stretch_begin(&store);
-	kbp_stretch_attached(p);
+	kbp_poll_attached(p);
 	kbp_stretch_end(ctx);
 	return !list_empty_careful(&p->todo[KBP_LIST_ATTACHED]);
 }
@@ -322,24 +332,10 @@ bool kbp_round_attached(struct kbp_poller *p)
 /**
  * kbp_release_all() - arm the interrupts of all held devices
  * @p: the poller; p->resting is set, so nothing is held again
- *
- * Bounded by KBP_NAPIS_MAX.
  */
 void kbp_release_all(struct kbp_poller *p)
 {
-	struct bpf_net_context store, *ctx;
-	struct kbp_napi *a;
-	int count;
-
-	for (count = 0; count < KBP_NAPIS_MAX; count++) {
-		ctx = kbp_stretch_begin(&store);
-		a = kbp_next_held(p);
-		if (a)
-			kbp_step_release(p, a);
-		kbp_stretch_end(ctx);
-		if (!a)
-			break;
-	}
+	kbp_round_attached(p);
 }
 
 /**

@@ -19,6 +19,8 @@
 
 /* One rest is interrupted by packets at most this often. */
 #define KBP_REST_WAKES_MAX	32
+/* Empty rounds between two looks at the clock, RCU and live patching. */
+#define KBP_SPINS_MAX		16
 /* How long packets may keep a rest from going on. */
 #define KBP_REST_SERVE_NS	50000ULL
 
@@ -163,8 +165,6 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 		kbp_follow_policy(p, next.fifo);
 	switch (next.step) {
 	case KBP_STEP_POLL:
-		if (!work && kbp_relax)
-			cpu_relax();
 		return;
 	case KBP_STEP_NAP:
 		kbp_count(&p->stats, naps, 1);
@@ -210,12 +210,36 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	view->now_ns = ktime_get_ns();
 	view->work = work || !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 		     !list_empty(&p->todo[KBP_LIST_OWNED]);
-	view->holds = !list_empty(&p->held);
+	view->holds = kbp_holds(p);
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->patching = klp_patch_pending(current);
 	kbp_count(&p->stats, busy_ns, view->now_ns - p->last_ns);
 	p->last_ns = view->now_ns;
+}
+
+/*
+ * Between two looks at an empty ring: leave the core to its other hardware
+ * thread, or the host's CPU to other virtual ones.
+ */
+static void kbp_pause(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < kbp_relax; i++)
+		cpu_relax();
+}
+
+/*
+ * Nothing has changed since the last look: no packet, nobody else on this CPU.
+ * Then the next round follows at once; every KBP_SPINS_MAX rounds we look all
+ * the same.
+ */
+static bool kbp_may_spin(struct kbp_poller *p, bool work)
+{
+	return !work && (++p->spins % KBP_SPINS_MAX) && !need_resched() &&
+	       single_task_running() &&
+	       READ_ONCE(p->state) == KBP_STATE_POLLING;
 }
 
 static int kbp_thread(void *data)
@@ -229,8 +253,12 @@ static int kbp_thread(void *data)
 	while (!kthread_should_stop()) {
 		if (unlikely(READ_ONCE(p->state) == KBP_STATE_HANDED_BACK))
 			kbp_resume(p);
-		work = kbp_round(p);
-		WRITE_ONCE(p->beat, p->beat + 1);
+		do {
+			work = kbp_round(p);
+			WRITE_ONCE(p->beat, p->beat + 1);
+			if (!work)
+				kbp_pause();
+		} while (kbp_may_spin(p, work));
 		kbp_quiescent(p);
 		cond_resched();
 		kbp_look(p, work, &view);
@@ -287,7 +315,6 @@ static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *confi
 	if (!p)
 		return NULL;
 	raw_spin_lock_init(&p->lock);
-	INIT_LIST_HEAD(&p->held);
 	for (list = 0; list < KBP_LISTS; list++)
 		INIT_LIST_HEAD(&p->todo[list]);
 	INIT_LIST_HEAD(&p->napis);

@@ -35,6 +35,7 @@ pub mod plan;
 pub mod procfs;
 pub mod sched;
 pub mod state;
+pub mod target;
 pub mod threaded;
 pub mod uapi;
 

@@ -29,6 +29,8 @@ use crate::modfile;
 
 /// Name of the module and of its live patch.
 pub const NAME: &str = "kbp";
+/// The module that holds its tracepoints: the kernel makes no trace events for a live patch.
+const TRACE: &str = "kbp_trace";
 /// How often a transition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the blocking tasks are looked for, which reads much of /proc.
@@ -91,7 +93,7 @@ pub enum ModuleError {
         tasks: String,
     },
     /// The module is switched off but something still holds it.
-    #[error("the live patch is out, but the kernel still holds the module after {limit_s} s: {source}; run `kbp unload` again, or look at /sys/module/kbp/holders")]
+    #[error("the live patch is out, but the kernel still holds the module after {limit_s} s: {source}; run `kbp unload` again, or look at /sys/module/kbp*/holders")]
     StillHeld {
         /// The time limit, seconds.
         limit_s: u64,
@@ -185,6 +187,7 @@ pub fn load(
         (true, _) => return Err(ModuleError::HalfUnloaded),
         (false, _) => {
             let file = path.map_or_else(|| find(host), |path| Ok(path.to_owned()))?;
+            insert_trace(host, &file)?;
             insert(host, &file, path.is_none())?;
             Some(file)
         }
@@ -229,6 +232,21 @@ fn find(host: &Host) -> Result<PathBuf, ModuleError> {
         .ok_or(ModuleError::NoFile { release })
 }
 
+/// The module needs that of its tracepoints, which lies beside it under the same ending. When it
+/// does not, the kernel says so when it refuses the module itself.
+fn insert_trace(host: &Host, module: &Path) -> Result<(), ModuleError> {
+    let name = module.file_name().unwrap_or_default().to_string_lossy();
+    let Some(ending) = name.strip_prefix(&format!("{NAME}.")) else {
+        return Ok(());
+    };
+    let path = module.with_file_name(format!("{TRACE}.{ending}"));
+    let loaded = host.exists(&format!("sys/module/{TRACE}"));
+    if loaded || !path.is_file() {
+        return Ok(());
+    }
+    insert(host, &path, false)
+}
+
 /// Hand a module file to the kernel. `installed` says that modprobe(8) would find it too.
 fn insert(host: &Host, path: &Path, installed: bool) -> Result<(), ModuleError> {
     let file = File::open(path).map_err(|source| HostError::Read {
@@ -247,7 +265,7 @@ fn insert(host: &Host, path: &Path, installed: bool) -> Result<(), ModuleError> 
             host,
             path,
             errno,
-            log.lines_with(&[NAME, "livepatch", "module"]),
+            log.lines_with(&[NAME, "livepatch"]),
         )),
     }
 }
@@ -437,9 +455,16 @@ fn switch_off(host: &Host) -> Result<(), ModuleError> {
     }
 }
 
-/// The kernel lets go of the module a little after the end of the transition.
+/// The module, then that of its tracepoints, which it holds.
 fn remove(deadline: Instant, limit_s: u64) -> Result<(), ModuleError> {
-    let name = CString::new(NAME).unwrap_or_default();
+    remove_one(NAME, deadline, limit_s)?;
+    remove_one(TRACE, deadline, limit_s)
+}
+
+/// The kernel lets go of the module a little after the end of the transition, and of tracepoints
+/// when nobody traces them.
+fn remove_one(name: &str, deadline: Instant, limit_s: u64) -> Result<(), ModuleError> {
+    let name = CString::new(name).unwrap_or_default();
     loop {
         match delete_module(&name, DeleteModuleFlags::O_NONBLOCK) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),

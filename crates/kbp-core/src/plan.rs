@@ -5,6 +5,9 @@
 //! When a step fails, the earlier ones are undone. What a plan changes is remembered through
 //! [`crate::state`]. Pollers are not planned: creating one is a single request.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 
 use crate::client::{Client, ClientError, Control};
@@ -15,63 +18,19 @@ use crate::irq_pin::{self, Release};
 use crate::model::{Napi, NapiRef};
 use crate::netdev::Interface;
 use crate::state::{StateFile, User};
+pub use crate::target::Target;
+use crate::target::{means, names, reference};
 use crate::uapi::Mode;
 use crate::CpuList;
+
+/// How long a poller may take to take up a new instance.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often it is looked whether it did.
+const SETTLE_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Said when an instance was attached by its id and nothing tells which interrupt it has.
 const NO_QUEUE_KNOWN: &str =
     "its interrupt stays where it is, because the kernel does not say which queue it serves";
-
-/// What is to be attached or detached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// An interface; without a queue, all of its receive queues.
-    Interface {
-        /// Name.
-        name: String,
-        /// Receive queue, from 0.
-        queue: Option<u32>,
-    },
-    /// A NAPI instance by its id.
-    NapiId(u32),
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Interface {
-                name,
-                queue: Some(queue),
-            } => write!(f, "{name} queue {queue}"),
-            Self::Interface { name, queue: None } => write!(f, "{name}"),
-            Self::NapiId(id) => write!(f, "NAPI {id}"),
-        }
-    }
-}
-
-impl std::str::FromStr for Target {
-    type Err = String;
-
-    /// `DEV` or `DEV:QUEUE`.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, queue) = match text.split_once(':') {
-            None => (text, None),
-            Some((name, queue)) => {
-                let number = queue
-                    .parse()
-                    .map_err(|_| format!("'{queue}' is not the number of a queue"))?;
-                (name, Some(number))
-            }
-        };
-        if !crate::netdev::is_ifname(name) {
-            return Err(format!("'{name}' is not the name of an interface"));
-        }
-        Ok(Self::Interface {
-            name: name.into(),
-            queue,
-        })
-    }
-}
 
 /// A wish to attach.
 #[derive(Clone, Debug)]
@@ -309,20 +268,33 @@ impl<'a> Session<'a> {
 
     /// Carry a plan out. When a step fails, the earlier ones are undone.
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<Vec<Attached>, Error> {
-        self.forget_gone()?;
+        // What earlier attachments left and can't be put back now is no reason to refuse this one;
+        // it stays remembered.
+        let _ = self.forget_gone();
         let mut done = Vec::new();
         for queue in &plan.queues {
             if let Err(cause) = self.attach_queue(plan, queue, &mut done) {
                 return Err(self.roll_back(format!("attaching {}", queue.napi), cause, done));
             }
         }
-        // What a step replied is already history: another step may have changed it.
-        for attached in &mut done {
+        done.iter_mut().for_each(|attached| self.settle(attached));
+        Ok(done)
+    }
+
+    /// The poller takes a new instance up a little after the request. Wait for that, and describe
+    /// what is really so; an interface that is down stays "requested".
+    fn settle(&mut self, attached: &mut Attached) {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        loop {
             if let Ok(napi) = self.control.napi_get(&reference(&attached.napi)) {
                 attached.napi = napi;
             }
+            let settled = attached.napi.mode_active == attached.napi.mode_requested;
+            if settled || Instant::now() >= deadline {
+                return;
+            }
+            sleep(SETTLE_LOOK_EVERY);
         }
-        Ok(done)
     }
 
     fn attach_queue(
@@ -401,7 +373,7 @@ impl<'a> Session<'a> {
     pub fn plan_detach(&mut self, target: &Target) -> Result<Vec<Napi>, Error> {
         let cookie = self.control.netns_cookie()?;
         let mut napis = self.control.napis()?;
-        napis.retain(|napi| matches(target, napi, cookie));
+        napis.retain(|napi| means(target, napi, cookie));
         if !napis.is_empty() {
             return Ok(napis);
         }
@@ -557,45 +529,6 @@ fn first_or_all(mut failed: Vec<Error>) -> Result<(), Error> {
         _ => {
             let words: Vec<String> = failed.iter().map(ToString::to_string).collect();
             Err(Error::UndoIncomplete(words.join("; ")))
-        }
-    }
-}
-
-/// The reference by which an attached instance is found again. An interface that is down may have
-/// no instance of that id any more, but it still has the queue.
-fn reference(napi: &Napi) -> NapiRef {
-    match (&napi.ifname, napi.queue) {
-        (Some(ifname), Some(queue)) => NapiRef::Queue {
-            ifname: ifname.clone(),
-            queue,
-        },
-        _ => NapiRef::Id(napi.napi_id),
-    }
-}
-
-fn in_namespace(napi: &Napi, cookie: u64) -> bool {
-    napi.netns_cookie.is_none_or(|its| its == cookie)
-}
-
-/// Whether the reference means this attached instance, seen from the namespace with the cookie.
-fn names(reference: &NapiRef, napi: &Napi, cookie: u64) -> bool {
-    match reference {
-        NapiRef::Id(id) => napi.napi_id == *id,
-        NapiRef::Queue { ifname, queue } => {
-            in_namespace(napi, cookie)
-                && napi.ifname.as_deref() == Some(ifname)
-                && napi.queue == Some(*queue)
-        }
-    }
-}
-
-fn matches(target: &Target, napi: &Napi, cookie: u64) -> bool {
-    match target {
-        Target::NapiId(id) => napi.napi_id == *id,
-        Target::Interface { name, queue } => {
-            in_namespace(napi, cookie)
-                && napi.ifname.as_deref() == Some(name)
-                && queue.is_none_or(|queue| napi.queue == Some(queue))
         }
     }
 }

@@ -5,13 +5,13 @@
 # snapshot there), unpacks the job, has the clock checked, runs the script and sends everything back.
 #
 # Talk with the host goes through three virtio-serial ports, never through the console:
-#   kbp.control  lines, both ways (`ready`, `job BYTES`, `turns ...`, `run`, `exit CODE`, `end`)
+#   kbp.control  lines, both ways (`ready`, `job BYTES`, `taken`, `turns ...`, `run`, `exit CODE`, `end`)
 #   kbp.output   what the script prints
 #   kbp.data     the job as a tar stream to us, $OUT as a tar stream back
 #
 # Not here: any decision. The host decides what a figure or a code means.
 
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=linux
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=linux
 echo "kbp-lab: init"
 
 mount -t proc proc /proc
@@ -65,17 +65,14 @@ exec 5<> "$(port kbp.control)" 6> "$(port kbp.output)" 7<> "$(port kbp.data)"
 echo ready >&5
 read -r word bytes <&5
 [ "$word" = job ] || give_up "the host said '$word' where a job was expected"
+echo taken >&5
 head -c "$bytes" <&7 | tar -x -f - -C / || give_up "the job does not unpack"
 . /run/kbp-lab/job.sh
 date -s "@$JOB_EPOCH" > /dev/null
 echo "$JOB_SEED" > /dev/urandom
 
-if [ "$LAB_CLOCK" = virtual ]; then
-	# Channel 0 of the PIT in mode 2 with count 12: a timer of the machine every 10 us, which ends every vCPU's turn.
-	# Its interrupt is masked here, as the kernel lives by the LAPIC timer.
-	printf '\064' | dd of=/dev/port bs=1 seek=67 conv=notrunc 2> /dev/null
-	printf '\014' | dd of=/dev/port bs=1 seek=64 conv=notrunc 2> /dev/null
-	printf '\000' | dd of=/dev/port bs=1 seek=64 conv=notrunc 2> /dev/null
+if [ -n "$JOB_PIT_COUNT" ]; then
+	kbp-lab-guest pit "$JOB_PIT_COUNT" || give_up "the timer that bounds the turns of the CPUs cannot be set"
 fi
 if [ "$JOB_TURNS_MS" -gt 0 ]; then
 	echo "turns $(kbp-lab-guest turns "$JOB_TURNS_MS" 2>&1)" >&5
@@ -95,7 +92,7 @@ elif [ -x "$JOB_SCRIPT" ]; then
 	eval "\"\$JOB_SCRIPT\" $JOB_ARGS" < /dev/null >&6 2>&1 5>&- 7>&-
 	code=$?
 else
-	eval "sh \"\$JOB_SCRIPT\" $JOB_ARGS" < /dev/null >&6 2>&1 5>&- 7>&-
+	eval "/bin/sh \"\$JOB_SCRIPT\" $JOB_ARGS" < /dev/null >&6 2>&1 5>&- 7>&-
 	code=$?
 fi
 

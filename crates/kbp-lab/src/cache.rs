@@ -43,9 +43,12 @@ impl Cache {
     /// # Errors
     /// [`Error::Argument`] when none of the variables is set, [`Error::Io`] when the folder cannot be made.
     pub fn open_default() -> Result<Cache> {
-        let root = default_root(|name| std::env::var_os(name).map(PathBuf::from)).ok_or_else(|| {
-            Error::Argument("neither KBP_LAB_CACHE, XDG_CACHE_HOME nor HOME is set; set one of them".into())
-        })?;
+        let root =
+            default_root(|name| std::env::var_os(name).map(PathBuf::from)).ok_or_else(|| {
+                Error::Argument(
+                    "neither KBP_LAB_CACHE, XDG_CACHE_HOME nor HOME is set; set one of them".into(),
+                )
+            })?;
         Cache::open(&root)
     }
 
@@ -91,15 +94,40 @@ impl Cache {
         self.lock("use.lock", false)
     }
 
+    /// Takes the lock of those who take one snapshot; a boot is long, so it does not hold up all others.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the lock file cannot be used.
+    pub(crate) fn lock_snapshot(&self, name: &str) -> Result<Lock> {
+        self.dir("locks")?;
+        self.lock(&format!("locks/{name}.lock"), true)
+    }
+
     fn lock(&self, name: &str, alone: bool) -> Result<Lock> {
         let path = self.root.join(name);
-        let file = File::options().create(true).append(true).open(&path).at("open the lock", &path)?;
-        let tried = if alone { file.try_lock() } else { file.try_lock_shared() };
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .at("open the lock", &path)?;
+        let tried = if alone {
+            file.try_lock()
+        } else {
+            file.try_lock_shared()
+        };
         match tried {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                eprintln!("lab: another kbp lab is busy with {}; waiting", self.root.display());
-                if alone { file.lock() } else { file.lock_shared() }.at("lock", &path)?;
+                eprintln!(
+                    "lab: another kbp lab is busy with {}; waiting",
+                    self.root.display()
+                );
+                if alone {
+                    file.lock()
+                } else {
+                    file.lock_shared()
+                }
+                .at("lock", &path)?;
             }
             Err(TryLockError::Error(source)) => return Err(source).at("lock", &path),
         }
@@ -116,7 +144,11 @@ impl Cache {
         let mut freed = 0;
         for entry in fs::read_dir(&self.root).at("read", &self.root)? {
             let path = entry.at("read", &self.root)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let goes = match what {
                 Clean::Built => BUILT.contains(&name.as_str()),
                 Clean::KeepDownloads => name != "downloads" && !name.ends_with(".lock"),
@@ -135,7 +167,9 @@ impl Cache {
     /// # Errors
     /// [`Error::NoSpace`] when they do not.
     pub fn check_space(&self, need_bytes: u64) -> Result<()> {
-        let stat = nix::sys::statvfs::statvfs(&self.root).map_err(std::io::Error::from).at("look at", &self.root)?;
+        let stat = nix::sys::statvfs::statvfs(&self.root)
+            .map_err(std::io::Error::from)
+            .at("look at", &self.root)?;
         let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;
         if free < need_bytes {
             return Err(Error::NoSpace {
@@ -169,11 +203,15 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 
 /// Bytes of a file or of a folder's files; what cannot be read counts as nothing.
 pub(crate) fn size_of(path: &Path) -> u64 {
-    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return 0;
+    };
     if !meta.is_dir() {
         return meta.len();
     }
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    let Ok(entries) = fs::read_dir(path) else {
+        return 0;
+    };
     entries.flatten().map(|entry| size_of(&entry.path())).sum()
 }
 
@@ -190,9 +228,13 @@ mod tests {
 
     #[test]
     fn the_place_follows_the_environment() {
-        let only = |wanted: &'static str| move |name: &str| (name == wanted).then(|| PathBuf::from("/x"));
+        let only =
+            |wanted: &'static str| move |name: &str| (name == wanted).then(|| PathBuf::from("/x"));
         assert_eq!(default_root(only("KBP_LAB_CACHE")), Some("/x".into()));
-        assert_eq!(default_root(only("XDG_CACHE_HOME")), Some("/x/kbp-lab".into()));
+        assert_eq!(
+            default_root(only("XDG_CACHE_HOME")),
+            Some("/x/kbp-lab".into())
+        );
         assert_eq!(default_root(only("HOME")), Some("/x/.cache/kbp-lab".into()));
         assert_eq!(default_root(|_| Some(PathBuf::new())), None);
     }
@@ -201,10 +243,13 @@ mod tests {
     fn clean_keeps_what_it_should() {
         let temp = tempfile::tempdir().unwrap();
         let cache = Cache::open(temp.path()).unwrap();
-        let there = || ["downloads", "kernels", "snapshots"].map(|name| temp.path().join(name).exists());
-        let fill = || ["downloads", "kernels", "snapshots"].map(|name| {
-            fs::write(cache.dir(name).unwrap().join("x"), b"1234").unwrap();
-        });
+        let there =
+            || ["downloads", "kernels", "snapshots"].map(|name| temp.path().join(name).exists());
+        let fill = || {
+            ["downloads", "kernels", "snapshots"].map(|name| {
+                fs::write(cache.dir(name).unwrap().join("x"), b"1234").unwrap();
+            })
+        };
         fill();
         assert_eq!(cache.clean(Clean::Built).unwrap(), 4);
         assert_eq!(there(), [true, true, false]);
@@ -220,6 +265,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let cache = Cache::open(temp.path()).unwrap();
         cache.check_space(1).unwrap();
-        assert!(matches!(cache.check_space(u64::MAX), Err(Error::NoSpace { .. })));
+        assert!(matches!(
+            cache.check_space(u64::MAX),
+            Err(Error::NoSpace { .. })
+        ));
     }
 }

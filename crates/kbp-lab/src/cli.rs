@@ -61,7 +61,7 @@ pub struct RunArgs {
     /// What the guest's time is: executed instructions (1 ns each), or the host's time
     #[arg(long, value_enum, default_value_t = Clock::Virtual)]
     clock: Clock,
-    /// Network cards on one hub, for instance 2 or 2:virtio-net-pci (default model: e1000e)
+    /// Network cards on one hub, for instance 2 or 2:virtio-net-pci (default model: e1000e, or the one in kernels.toml)
     #[arg(long, value_name = "N[:MODEL]", default_value = "0")]
     nics: Nics,
     /// A folder of kernel modules to build; the .ko files are in $MODULES
@@ -174,7 +174,11 @@ fn run_script(args: RunArgs) -> Result<u8> {
     if matches!(outcome.verdict, Verdict::Lost { .. } | Verdict::TimedOut) && !args.verbose {
         eprintln!("lab: the end of the console:\n{}", outcome.console_tail);
     }
-    eprintln!("lab: {sentence} (boot {:.1} s, script {:.1} s)", outcome.boot.as_secs_f64(), outcome.script.as_secs_f64());
+    eprintln!(
+        "lab: {sentence} (boot {:.1} s, script {:.1} s)",
+        outcome.boot.as_secs_f64(),
+        outcome.script.as_secs_f64()
+    );
     Ok(code)
 }
 
@@ -182,22 +186,37 @@ fn run_script(args: RunArgs) -> Result<u8> {
 fn judge(outcome: &Outcome, listed_skip: Option<&str>) -> (u8, String) {
     match (&outcome.verdict, listed_skip) {
         (Verdict::Pass, _) => (EXIT_PASS, "passed".into()),
-        (Verdict::Fail { code }, _) => (EXIT_FAIL, format!("failed: the script's exit code is {code}")),
+        (Verdict::Fail { code }, _) => (
+            EXIT_FAIL,
+            format!("failed: the script's exit code is {code}"),
+        ),
         (Verdict::Skip, Some(reason)) => (EXIT_SKIP, format!("skipped as listed: {reason}")),
-        (Verdict::Skip, None) => {
-            (EXIT_FAIL, "failed: the script skipped, but kernels.toml does not list that for this kernel".into())
-        }
-        (Verdict::Lost { reason, .. }, _) => (EXIT_LOST, format!("the machine was lost, which is no result: {reason}")),
-        (Verdict::TimedOut, _) => (EXIT_TIMED_OUT, "the script ran into its time limit; --timeout raises it".into()),
-        (Verdict::ClockRefused { reason }, _) => (EXIT_CLOCK, format!("the virtual clock is not fair: {reason}")),
+        (Verdict::Skip, None) => (
+            EXIT_FAIL,
+            "failed: the script skipped, but kernels.toml does not list that for this kernel"
+                .into(),
+        ),
+        (Verdict::Lost { reason, .. }, _) => (
+            EXIT_LOST,
+            format!("the machine was lost, which is no result: {reason}"),
+        ),
+        (Verdict::TimedOut, _) => (
+            EXIT_TIMED_OUT,
+            "the script ran into its time limit; --timeout raises it".into(),
+        ),
+        (Verdict::ClockRefused { reason }, _) => (
+            EXIT_CLOCK,
+            format!("the virtual clock is not fair: {reason}"),
+        ),
     }
 }
 
 fn list(args: &ListArgs) -> Result<u8> {
     let kernels = Lab::open(args.lab.as_deref())?.kernels();
     if args.json {
-        let text = serde_json::to_string_pretty(&kernels)
-            .map_err(|error| Error::Argument(format!("the list cannot be written as JSON: {error}")))?;
+        let text = serde_json::to_string_pretty(&kernels).map_err(|error| {
+            Error::Argument(format!("the list cannot be written as JSON: {error}"))
+        })?;
         println!("{text}");
     } else {
         print!("{}", table(&kernels));
@@ -206,7 +225,10 @@ fn list(args: &ListArgs) -> Result<u8> {
 }
 
 fn table(kernels: &[KernelState]) -> String {
-    let mut text = format!("{:<12} {:<28} {:<24} {:<8} TOOLCHAIN\n", "KERNEL", "RELEASE", "PACKAGE", "COMPILER");
+    let mut text = format!(
+        "{:<12} {:<28} {:<24} {:<8} TOOLCHAIN\n",
+        "KERNEL", "RELEASE", "PACKAGE", "COMPILER"
+    );
     for kernel in kernels {
         let abi = kernel.abi.as_deref().unwrap_or("not in the cache");
         let version = kernel.version.as_deref().unwrap_or("-");
@@ -221,11 +243,18 @@ fn table(kernels: &[KernelState]) -> String {
 fn fetch(args: &FetchArgs) -> Result<u8> {
     let lab = Lab::open(args.lab.as_deref())?;
     let all: Vec<String> = lab.config().kernel.keys().cloned().collect();
-    let wanted = if args.kernels.is_empty() { &all } else { &args.kernels };
+    let wanted = if args.kernels.is_empty() {
+        &all
+    } else {
+        &args.kernels
+    };
     for id in wanted {
         let kernel = lab.fetch(id, args.refresh)?;
         lab.fetch_tools(id, args.refresh)?;
-        eprintln!("lab: kernel {id} is ready: {} ({})", kernel.abi, kernel.version);
+        eprintln!(
+            "lab: kernel {id} is ready: {} ({})",
+            kernel.abi, kernel.version
+        );
     }
     Ok(EXIT_PASS)
 }
@@ -248,7 +277,9 @@ fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
         None => (text.strip_suffix('s').unwrap_or(text), 1),
     };
     match number.parse::<u64>() {
-        Ok(number) if (1..=86_400).contains(&(number * factor)) => Ok(Duration::from_secs(number * factor)),
+        Ok(number) if (1..=86_400).contains(&(number * factor)) => {
+            Ok(Duration::from_secs(number * factor))
+        }
         _ => Err(format!("'{text}' is no time from 1s to 1440m")),
     }
 }
@@ -265,7 +296,13 @@ mod tests {
     }
 
     fn outcome(verdict: Verdict) -> Outcome {
-        Outcome { verdict, turns: None, console_tail: String::new(), boot: Duration::ZERO, script: Duration::ZERO }
+        Outcome {
+            verdict,
+            turns: None,
+            console_tail: String::new(),
+            boot: Duration::ZERO,
+            script: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -275,9 +312,26 @@ mod tests {
         assert_eq!(code(Verdict::Fail { code: 70 }, None), EXIT_FAIL);
         assert_eq!(code(Verdict::Skip, Some("why")), EXIT_SKIP);
         assert_eq!(code(Verdict::Skip, None), EXIT_FAIL);
-        assert_eq!(code(Verdict::Lost { reason: String::new(), init_ran: true }, None), EXIT_LOST);
+        assert_eq!(
+            code(
+                Verdict::Lost {
+                    reason: String::new(),
+                    init_ran: true
+                },
+                None
+            ),
+            EXIT_LOST
+        );
         assert_eq!(code(Verdict::TimedOut, None), EXIT_TIMED_OUT);
-        assert_eq!(code(Verdict::ClockRefused { reason: String::new() }, None), EXIT_CLOCK);
+        assert_eq!(
+            code(
+                Verdict::ClockRefused {
+                    reason: String::new()
+                },
+                None
+            ),
+            EXIT_CLOCK
+        );
     }
 
     #[test]
@@ -285,9 +339,20 @@ mod tests {
         let line = "kbp run lab/tests/a.sh --kernel 6.12 --cpus 2 --mem 512 --clock real --nics 2:igb --module kmod \
                     --file a:/b --package sockperf --out o --timeout 5m --append nohz=off -v -- one --two";
         let program = Program::try_parse_from(line.split_whitespace()).unwrap();
-        let LabCommand::Run(args) = program.command else { panic!("not run") };
-        assert_eq!((args.cpus, args.memory_mib, args.clock, args.nics.count), (2, 512, Clock::Real, 2));
-        assert_eq!((args.timeout, args.args), (Duration::from_secs(300), vec!["one".to_string(), "--two".into()]));
+        let LabCommand::Run(args) = program.command else {
+            panic!("not run")
+        };
+        assert_eq!(
+            (args.cpus, args.memory_mib, args.clock, args.nics.count),
+            (2, 512, Clock::Real, 2)
+        );
+        assert_eq!(
+            (args.timeout, args.args),
+            (
+                Duration::from_secs(300),
+                vec!["one".to_string(), "--two".into()]
+            )
+        );
         assert!(Program::try_parse_from(["kbp", "clean", "--all", "--keep-downloads"]).is_err());
     }
 

@@ -16,6 +16,23 @@ pub const TURN_NS_LIMIT: u64 = 20_000;
 /// How long the guest measures turns on the virtual clock, in guest time.
 pub const TURNS_MS: u32 = 20;
 
+/// The turn that the guest's timer allows each CPU, in nanoseconds.
+const TURN_NS: u64 = 5_000;
+
+/// Ticks a second of the PIT, the timer that ends turns.
+const PIT_HZ: u64 = 1_193_182;
+
+/// The count for the guest's timer so that each of `cpus` gets a turn of about 5 us; `None` for a single CPU, which
+/// has nobody to take turns with.
+///
+/// QEMU lets a CPU run until the next timer of the machine, divided by the number of CPUs. A shorter period would be
+/// fairer still, but each one costs the host two switches between threads, even when the guest is idle.
+#[must_use]
+pub(crate) fn pit_count(cpus: u32) -> Option<u16> {
+    let count = TURN_NS * u64::from(cpus) * PIT_HZ / 1_000_000_000;
+    (cpus > 1).then(|| u16::try_from(count).unwrap_or(u16::MAX))
+}
+
 /// What a guest's time is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -53,7 +70,8 @@ impl TurnCheck {
     #[must_use]
     pub fn parse(line: &str) -> Option<TurnCheck> {
         let field = |name: &str| {
-            line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
         };
         Some(TurnCheck {
             turn_ns_max: field("turn_ns_max")?,
@@ -67,7 +85,10 @@ impl TurnCheck {
     #[must_use]
     pub fn refusal(&self, cpus: u32) -> Option<String> {
         if self.cpus != u64::from(cpus) {
-            return Some(format!("{} of {cpus} CPUs took part in the check of the clock", self.cpus));
+            return Some(format!(
+                "{} of {cpus} CPUs took part in the check of the clock",
+                self.cpus
+            ));
         }
         if self.turn_ns_max > TURN_NS_LIMIT {
             return Some(format!(
@@ -76,7 +97,12 @@ impl TurnCheck {
                 TURN_NS_LIMIT / 1000
             ));
         }
-        (self.back_ns_max > 0).then(|| format!("one CPU's clock was {} ns behind another's", self.back_ns_max))
+        (self.back_ns_max > 0).then(|| {
+            format!(
+                "one CPU's clock was {} ns behind another's",
+                self.back_ns_max
+            )
+        })
     }
 }
 
@@ -85,23 +111,56 @@ mod tests {
     use super::*;
 
     fn check(turn: u64, back: u64, cpus: u64) -> TurnCheck {
-        TurnCheck { turn_ns_max: turn, gap_ns_max: 3 * turn, back_ns_max: back, cpus }
+        TurnCheck {
+            turn_ns_max: turn,
+            gap_ns_max: 3 * turn,
+            back_ns_max: back,
+            cpus,
+        }
     }
 
     #[test]
     fn the_agents_line_is_read() {
         let line = "turn_ns_max=2600 gap_ns_max=9100 back_ns_max=0 cpus=4";
         let seen = TurnCheck::parse(line).unwrap();
-        assert_eq!((seen.turn_ns_max, seen.gap_ns_max, seen.back_ns_max, seen.cpus), (2600, 9100, 0, 4));
-        assert_eq!(TurnCheck::parse("kbp-lab-guest: cannot pin a thread to each CPU"), None);
-        assert_eq!(TurnCheck::parse("turn_ns_max=x gap_ns_max=1 back_ns_max=0 cpus=4"), None);
+        assert_eq!(
+            (
+                seen.turn_ns_max,
+                seen.gap_ns_max,
+                seen.back_ns_max,
+                seen.cpus
+            ),
+            (2600, 9100, 0, 4)
+        );
+        assert_eq!(
+            TurnCheck::parse("kbp-lab-guest: cannot pin a thread to each CPU"),
+            None
+        );
+        assert_eq!(
+            TurnCheck::parse("turn_ns_max=x gap_ns_max=1 back_ns_max=0 cpus=4"),
+            None
+        );
+    }
+
+    #[test]
+    fn the_timers_period_grows_with_the_cpus() {
+        assert_eq!(pit_count(1), None);
+        assert_eq!(pit_count(2), Some(11));
+        assert_eq!(pit_count(4), Some(23));
+        assert_eq!(pit_count(64), Some(381));
     }
 
     #[test]
     fn unfair_clocks_are_refused() {
         assert_eq!(check(TURN_NS_LIMIT, 0, 4).refusal(4), None);
-        assert!(check(TURN_NS_LIMIT + 1, 0, 4).refusal(4).unwrap().contains("limit is 20 us"));
-        assert!(check(4_000_000, 0, 4).refusal(4).unwrap().contains("4000 us"));
+        assert!(check(TURN_NS_LIMIT + 1, 0, 4)
+            .refusal(4)
+            .unwrap()
+            .contains("limit is 20 us"));
+        assert!(check(4_000_000, 0, 4)
+            .refusal(4)
+            .unwrap()
+            .contains("4000 us"));
         assert!(check(100, 0, 2).refusal(4).unwrap().contains("2 of 4"));
         assert!(check(100, 7, 4).refusal(4).unwrap().contains("7 ns behind"));
     }

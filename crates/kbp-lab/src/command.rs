@@ -17,9 +17,17 @@ pub(crate) fn output(command: &mut Command, doing: &str, package: &str) -> Resul
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|source| {
         if source.kind() == ErrorKind::NotFound {
-            Error::MissingTool { tool: program.clone(), purpose: doing.into(), package: package.into() }
+            Error::MissingTool {
+                tool: program.clone(),
+                purpose: doing.into(),
+                package: package.into(),
+            }
         } else {
-            Error::Command { program: program.clone(), doing: doing.into(), detail: source.to_string() }
+            Error::Command {
+                program: program.clone(),
+                doing: doing.into(),
+                detail: source.to_string(),
+            }
         }
     })?;
     if output.status.success() {
@@ -27,11 +35,17 @@ pub(crate) fn output(command: &mut Command, doing: &str, package: &str) -> Resul
     }
     let text = String::from_utf8_lossy(&output.stderr);
     let detail = format!("{} ({})", tail(&text, 4), output.status);
-    Err(Error::Command { program, doing: doing.into(), detail })
+    Err(Error::Command {
+        program,
+        doing: doing.into(),
+        detail,
+    })
 }
 
 /// Finds a program on `$PATH`.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file())
 }

@@ -63,9 +63,16 @@ pub struct KernelConfig {
     /// A fixed ABI such as `6.1.0-55-amd64`, instead of what the meta-package points to.
     #[serde(default)]
     pub abi: Option<String>,
+    /// The model of network cards when a job names none.
+    #[serde(default = "default_nic")]
+    pub nic: String,
     /// Scripts that may skip on this kernel, with the reason. A skip that is not listed counts as a failure.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
+}
+
+fn default_nic() -> String {
+    "e1000e".into()
 }
 
 impl Config {
@@ -83,10 +90,16 @@ impl Config {
         let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
         for (id, kernel) in &config.kernel {
             if !kernel.image.starts_with("linux-image-") {
-                return Err(format!("kernel {id}: the image '{}' is no linux-image- package", kernel.image));
+                return Err(format!(
+                    "kernel {id}: the image '{}' is no linux-image- package",
+                    kernel.image
+                ));
             }
             if !config.compiler.contains_key(&kernel.compiler) {
-                return Err(format!("kernel {id}: there is no [compiler.\"{}\"]", kernel.compiler));
+                return Err(format!(
+                    "kernel {id}: there is no [compiler.\"{}\"]",
+                    kernel.compiler
+                ));
             }
         }
         Ok(config)
@@ -113,7 +126,9 @@ pub fn find_lab_dir(start: &Path) -> Result<PathBuf> {
         .ancestors()
         .map(|dir| dir.join("lab"))
         .find(|dir| dir.join("kernels.toml").is_file())
-        .ok_or_else(|| Error::NoLabDir { start: start.to_path_buf() })
+        .ok_or_else(|| Error::NoLabDir {
+            start: start.to_path_buf(),
+        })
 }
 
 #[cfg(test)]
@@ -130,12 +145,16 @@ mod tests {
             config.kernel(id).unwrap();
         }
         let error = config.kernel("2.6").unwrap_err().to_string();
-        assert!(error.contains("'2.6'") && error.contains("6.1-cloud"), "{error}");
+        assert!(
+            error.contains("'2.6'") && error.contains("6.1-cloud"),
+            "{error}"
+        );
     }
 
     #[test]
     fn mistakes_are_named() {
-        let kernel = "[kernel.x]\nrelease='b'\nsuites=['b']\nimage='linux-image-amd64'\ncompiler='gcc'\n";
+        let kernel =
+            "[kernel.x]\nrelease='b'\nsuites=['b']\nimage='linux-image-amd64'\ncompiler='gcc'\n";
         let error = Config::parse(&format!("{GUEST}{kernel}")).unwrap_err();
         assert!(error.contains("[compiler.\"gcc\"]"), "{error}");
         let compiler = "[compiler.gcc]\nrelease='b'\npackages=[]\n";

@@ -102,7 +102,7 @@ impl Archive {
     }
 
     fn pad(&mut self) {
-        while self.bytes.len() % 4 != 0 {
+        while !self.bytes.len().is_multiple_of(4) {
             self.bytes.push(0);
         }
     }
@@ -148,10 +148,21 @@ mod tests {
         archive.file("a/b", 0o644, b"second");
         let bytes = archive.finish();
         let text = String::from_utf8_lossy(&bytes);
-        assert!(text.starts_with("07070100000001000041ed"), "the folder comes first: {text}");
+        assert!(
+            text.starts_with("07070100000001000041ed"),
+            "the folder comes first: {text}"
+        );
         assert_eq!(bytes.len() % 4, 0);
-        assert_eq!(text.matches("070701").count(), 3, "folder, file, trailer: {text}");
-        assert!(text.contains("a/b\0") && text.contains("hello\0\0\0") && text.ends_with("TRAILER!!!\0\0\0\0"));
+        assert_eq!(
+            text.matches("070701").count(),
+            3,
+            "folder, file, trailer: {text}"
+        );
+        assert!(
+            text.contains("a/b\0")
+                && text.contains("hello\0\0\0")
+                && text.ends_with("TRAILER!!!\0\0\0\0")
+        );
     }
 
     #[test]
@@ -163,12 +174,23 @@ mod tests {
         let temp = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(temp.path(), archive.finish()).unwrap();
         let file = std::fs::File::open(temp.path()).unwrap();
-        let Ok(output) = Command::new("cpio").arg("-tv").stdin(Stdio::from(file)).output() else {
+        let Ok(output) = Command::new("cpio")
+            .arg("-tv")
+            .stdin(Stdio::from(file))
+            .output()
+        else {
             eprintln!("cpio is not installed; its view of the archive was not checked");
             return;
         };
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.contains("bin -> usr/bin") && text.contains("-rw-------"), "{text}");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(
+            text.contains("bin -> usr/bin") && text.contains("-rw-------"),
+            "{text}"
+        );
     }
 }

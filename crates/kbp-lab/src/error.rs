@@ -167,9 +167,17 @@ impl<T> IoContext<T> for std::io::Result<T> {
         self.map_err(|source| {
             let path = path.as_ref().to_path_buf();
             if source.kind() == std::io::ErrorKind::StorageFull {
-                Error::NoSpace { path, need_mib: 1, free_mib: 0 }
+                Error::NoSpace {
+                    path,
+                    need_mib: 1,
+                    free_mib: 0,
+                }
             } else {
-                Error::Io { action, path, source }
+                Error::Io {
+                    action,
+                    path,
+                    source,
+                }
             }
         })
     }
@@ -177,6 +185,9 @@ impl<T> IoContext<T> for std::io::Result<T> {
 
 /// The last `lines` lines of a text, for messages.
 pub(crate) fn tail(text: &str, lines: usize) -> String {
-    let all: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let all: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }

@@ -10,6 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
+use crate::apt::hex;
 use crate::cache::Cache;
 use crate::command;
 use crate::config::Guest;
@@ -25,8 +28,29 @@ const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kbp-lab-guest"));
 
 /// Folders of a package that a guest has no use for.
 const NOT_IN_GUEST: [&str; 7] = [
-    "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/bug",
-    "usr/share/bash-completion", "usr/include",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/lintian",
+    "usr/share/bug",
+    "usr/share/bash-completion",
+    "usr/include",
+];
+
+/// Folders of the guest's root.
+const DIRS: [&str; 12] = [
+    "proc",
+    "sys",
+    "dev",
+    "run",
+    "tmp",
+    "root",
+    "etc",
+    "var",
+    "usr/bin",
+    "usr/sbin",
+    "usr/lib",
+    "usr/lib64",
 ];
 
 /// One file for the guest.
@@ -39,55 +63,130 @@ pub(crate) enum GuestEntry {
 /// Files for the guest by their path in it.
 pub(crate) type GuestFiles = BTreeMap<String, GuestEntry>;
 
-/// Builds the archive for a kernel, with the driver of the network cards loaded at boot.
-///
-/// # Errors
-/// When a package cannot be fetched, or the kernel lacks a module that the boot needs.
-pub(crate) fn build(cache: &Cache, guest: &Guest, kernel: &Kernel, nic_module: Option<&str>) -> Result<Vec<u8>> {
-    let mut archive = Archive::default();
-    for dir in ["proc", "sys", "dev", "run", "tmp", "root", "etc", "var", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64"] {
-        archive.directory(dir);
-    }
-    for dir in ["bin", "sbin", "lib", "lib64"] {
-        archive.symlink(dir, &format!("usr/{dir}"));
-    }
-    archive.device("dev/console", 5, 1);
-    archive.device("dev/null", 1, 3);
-    archive.file("init", 0o755, INIT.as_bytes());
-    archive.file("usr/bin/kbp-lab-guest", 0o755, AGENT);
-    archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
-    archive.file("etc/group", 0o644, b"root:x:0:\n");
-    archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost lab\n");
-    add_modules(&mut archive, guest, kernel, nic_module)?;
-    // Before busybox, whose applets fill in for what the packages do not have.
-    for (path, entry) in package_files(&PackageSet::fetch(cache, &guest.release, &guest.packages, false)?)? {
-        match entry {
-            GuestEntry::File { permissions, contents } => archive.file(&path, permissions, &contents),
-            GuestEntry::Symlink(target) => archive.symlink(&path, &target),
-        }
-    }
-    add_busybox(&mut archive, cache, guest)?;
-    Ok(archive.finish())
+/// What a first root is made of.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    guest: &'a Guest,
+    kernel: &'a Kernel,
+    nic_module: Option<&'a str>,
+    packages: PackageSet,
+    busybox: PackageSet,
 }
 
-fn add_modules(archive: &mut Archive, guest: &Guest, kernel: &Kernel, nic_module: Option<&str>) -> Result<()> {
+impl<'a> Parts<'a> {
+    /// Gets the parts for a kernel, with the driver of the network cards loaded at boot.
+    ///
+    /// # Errors
+    /// When a package cannot be fetched.
+    pub(crate) fn fetch(
+        cache: &Cache,
+        guest: &'a Guest,
+        kernel: &'a Kernel,
+        nic_module: Option<&'a str>,
+    ) -> Result<Parts<'a>> {
+        let packages = PackageSet::fetch(cache, &guest.release, &guest.packages, false)?;
+        let busybox = PackageSet::fetch(
+            cache,
+            &guest.release,
+            &["busybox-static".to_string()],
+            false,
+        )?;
+        Ok(Parts {
+            guest,
+            kernel,
+            nic_module,
+            packages,
+            busybox,
+        })
+    }
+
+    /// A name that changes when any of the parts does.
+    pub(crate) fn identity(&self) -> String {
+        let mut hasher = Sha256::new();
+        hasher.update(format!("{:?}", self));
+        hasher.update(INIT);
+        hasher.update(AGENT);
+        hex(&hasher.finalize())[..24].to_string()
+    }
+
+    /// Builds the archive.
+    ///
+    /// # Errors
+    /// When the kernel lacks a module that the boot needs.
+    pub(crate) fn build(&self) -> Result<Vec<u8>> {
+        let mut archive = Archive::default();
+        for dir in DIRS {
+            archive.directory(dir);
+        }
+        for dir in ["bin", "sbin", "lib", "lib64"] {
+            archive.symlink(dir, &format!("usr/{dir}"));
+        }
+        archive.device("dev/console", 5, 1);
+        archive.device("dev/null", 1, 3);
+        archive.file("init", 0o755, INIT.as_bytes());
+        archive.file("usr/bin/kbp-lab-guest", 0o755, AGENT);
+        archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
+        archive.file("etc/group", 0o644, b"root:x:0:\n");
+        archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost lab\n");
+        add_modules(&mut archive, self.guest, self.kernel, self.nic_module)?;
+        // Before busybox, whose applets fill in for what the packages do not have.
+        for (path, entry) in package_files(&self.packages)? {
+            match entry {
+                GuestEntry::File {
+                    permissions,
+                    contents,
+                } => archive.file(&path, permissions, &contents),
+                GuestEntry::Symlink(target) => archive.symlink(&path, &target),
+            }
+        }
+        add_busybox(&mut archive, &self.busybox)?;
+        Ok(archive.finish())
+    }
+}
+
+fn add_modules(
+    archive: &mut Archive,
+    guest: &Guest,
+    kernel: &Kernel,
+    nic_module: Option<&str>,
+) -> Result<()> {
     let tree = ModuleTree::read(&kernel.modules_dir)?;
-    let boot: Vec<&str> = guest.boot_modules.iter().map(String::as_str).chain(nic_module).collect();
+    let boot: Vec<&str> = guest
+        .boot_modules
+        .iter()
+        .map(String::as_str)
+        .chain(nic_module)
+        .collect();
     let boot = tree.closure(&boot)?;
-    let ready: Vec<&str> = guest.modules.iter().map(String::as_str).filter(|name| tree.knows(name)).collect();
+    let ready: Vec<&str> = guest
+        .modules
+        .iter()
+        .map(String::as_str)
+        .filter(|name| tree.knows(name))
+        .collect();
     let ready = tree.closure(&ready)?;
 
     let base = format!("usr/lib/modules/{}", kernel.abi);
-    let paths: BTreeMap<&str, &Path> =
-        boot.iter().chain(&ready).map(|module| (module.name.as_str(), module.path.as_path())).collect();
+    let paths: BTreeMap<&str, &Path> = boot
+        .iter()
+        .chain(&ready)
+        .map(|module| (module.name.as_str(), module.path.as_path()))
+        .collect();
     let mut all: BTreeMap<&str, &Module> = BTreeMap::new();
     for module in boot.iter().chain(&ready) {
-        archive.file(&format!("{base}/{}", module.path.display()), 0o644, &module.bytes);
+        archive.file(
+            &format!("{base}/{}", module.path.display()),
+            0o644,
+            &module.bytes,
+        );
         all.insert(&module.name, module);
     }
     let (mut dep, mut alias) = (String::new(), String::new());
     for module in all.values() {
-        let needs = module.depends.iter().filter_map(|name| paths.get(name.as_str()));
+        let needs = module
+            .depends
+            .iter()
+            .filter_map(|name| paths.get(name.as_str()));
         let needs: Vec<String> = needs.map(|path| path.display().to_string()).collect();
         dep.push_str(&format!("{}: {}\n", module.path.display(), needs.join(" ")));
         for pattern in &module.aliases {
@@ -96,13 +195,15 @@ fn add_modules(archive: &mut Archive, guest: &Guest, kernel: &Kernel, nic_module
     }
     archive.file(&format!("{base}/modules.dep"), 0o644, dep.as_bytes());
     archive.file(&format!("{base}/modules.alias"), 0o644, alias.as_bytes());
-    let insmod: String = boot.iter().map(|module| format!("/{base}/{}\n", module.path.display())).collect();
+    let insmod: String = boot
+        .iter()
+        .map(|module| format!("/{base}/{}\n", module.path.display()))
+        .collect();
     archive.file("etc/kbp-lab/insmod", 0o644, insmod.as_bytes());
     Ok(())
 }
 
-fn add_busybox(archive: &mut Archive, cache: &Cache, guest: &Guest) -> Result<()> {
-    let set = PackageSet::fetch(cache, &guest.release, &["busybox-static".to_string()], false)?;
+fn add_busybox(archive: &mut Archive, set: &PackageSet) -> Result<()> {
     let program = set
         .wanted
         .iter()
@@ -114,12 +215,28 @@ fn add_busybox(archive: &mut Archive, cache: &Cache, guest: &Guest) -> Result<()
         })?;
     let contents = fs::read(&program).at("read", &program)?;
     archive.file("usr/bin/busybox", 0o755, &contents);
-    let applets = command::output(Command::new(&program).arg("--list-full"), "listing busybox's applets", "busybox-static")?;
+    // busybox's shell takes its own applets before what is in $PATH (its `ip` knows no namespaces), so scripts are
+    // run by another shell if a package brings one.
+    if let Some(shell) = ["usr/bin/dash", "usr/bin/bash"]
+        .iter()
+        .find(|path| archive.has(path))
+    {
+        archive.symlink("usr/bin/sh", &format!("/{shell}"));
+    }
+    let applets = command::output(
+        Command::new(&program).arg("--list-full"),
+        "listing busybox's applets",
+        "busybox-static",
+    )?;
     for applet in applets.lines() {
-        let Some(path) = guest_path(Path::new(applet)) else { continue };
+        let Some(path) = guest_path(Path::new(applet)) else {
+            continue;
+        };
         let name = path.rsplit('/').next().unwrap_or_default();
         // A package's program wins over the applet, wherever in $PATH it lies.
-        let taken = ["usr/bin", "usr/sbin"].iter().any(|dir| archive.has(&format!("{dir}/{name}")));
+        let taken = ["usr/bin", "usr/sbin"]
+            .iter()
+            .any(|dir| archive.has(&format!("{dir}/{name}")));
         if !taken {
             archive.symlink(&path, "/usr/bin/busybox");
         }
@@ -136,11 +253,22 @@ pub(crate) fn package_files(set: &PackageSet) -> Result<GuestFiles> {
     for tree in &set.wanted {
         collect_tree(tree, tree, &mut files)?;
     }
-    let Some(loader) = Loader::of_trees(&set.all) else { return Ok(files) };
+    let Some(loader) = Loader::of_trees(&set.all) else {
+        return Ok(files);
+    };
     let mut libraries = Vec::new();
     for tree in &set.wanted {
-        for (path, contents) in programs(tree, tree)? {
-            libraries.extend(loader.libraries(&path, &contents)?);
+        for (path, contents) in programs(tree)? {
+            match loader.libraries(&path, &contents) {
+                Ok(found) => libraries.extend(found),
+                // A plug-in may want what the package only recommends; the guest does without that plug-in.
+                Err(Error::LibraryMissing { .. })
+                    if path.extension().is_some_and(|ext| ext == "so") =>
+                {
+                    files.retain(|name, _| !path.ends_with(name));
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
     if !libraries.is_empty() {
@@ -151,7 +279,11 @@ pub(crate) fn package_files(set: &PackageSet) -> Result<GuestFiles> {
 }
 
 /// Adds libraries under the names by which programs ask for them.
-pub(crate) fn add_libraries(loader: &Loader, mut libraries: Vec<PathBuf>, files: &mut GuestFiles) -> Result<()> {
+pub(crate) fn add_libraries(
+    loader: &Loader,
+    mut libraries: Vec<PathBuf>,
+    files: &mut GuestFiles,
+) -> Result<()> {
     libraries.sort();
     libraries.dedup();
     for library in libraries {
@@ -159,7 +291,10 @@ pub(crate) fn add_libraries(loader: &Loader, mut libraries: Vec<PathBuf>, files:
             files.insert(path, read_entry(&library)?);
         }
     }
-    if files.keys().any(|path| path.ends_with("ld-linux-x86-64.so.2")) {
+    if files
+        .keys()
+        .any(|path| path.ends_with("ld-linux-x86-64.so.2"))
+    {
         let at = "usr/lib64/ld-linux-x86-64.so.2";
         if !files.contains_key(at) {
             files.insert(at.into(), read_entry(loader.program())?);
@@ -171,14 +306,20 @@ pub(crate) fn add_libraries(loader: &Loader, mut libraries: Vec<PathBuf>, files:
 fn read_entry(path: &Path) -> Result<GuestEntry> {
     let meta = fs::metadata(path).at("look at", path)?;
     let contents = fs::read(path).at("read", path)?;
-    Ok(GuestEntry::File { permissions: meta.permissions().mode() & 0o7777, contents })
+    Ok(GuestEntry::File {
+        permissions: meta.permissions().mode() & 0o7777,
+        contents,
+    })
 }
 
 fn collect_tree(root: &Path, dir: &Path, files: &mut GuestFiles) -> Result<()> {
     for entry in fs::read_dir(dir).at("read", dir)? {
         let path = entry.at("read", dir)?.path();
         let relative = path.strip_prefix(root).unwrap_or(&path);
-        if NOT_IN_GUEST.iter().any(|unwanted| relative.starts_with(unwanted)) {
+        if NOT_IN_GUEST
+            .iter()
+            .any(|unwanted| relative.starts_with(unwanted))
+        {
             continue;
         }
         let meta = fs::symlink_metadata(&path).at("look at", &path)?;
@@ -186,7 +327,9 @@ fn collect_tree(root: &Path, dir: &Path, files: &mut GuestFiles) -> Result<()> {
             collect_tree(root, &path, files)?;
             continue;
         }
-        let Some(name) = guest_path(relative) else { continue };
+        let Some(name) = guest_path(relative) else {
+            continue;
+        };
         if meta.is_symlink() {
             let target = fs::read_link(&path).at("read the link", &path)?;
             files.insert(name, GuestEntry::Symlink(target.display().to_string()));
@@ -198,13 +341,13 @@ fn collect_tree(root: &Path, dir: &Path, files: &mut GuestFiles) -> Result<()> {
 }
 
 /// The ELF files of a tree.
-fn programs(root: &Path, dir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+fn programs(dir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).at("read", dir)? {
         let path = entry.at("read", dir)?.path();
         let meta = fs::symlink_metadata(&path).at("look at", &path)?;
         if meta.is_dir() {
-            found.extend(programs(root, &path)?);
+            found.extend(programs(&path)?);
         } else if meta.is_file() {
             let contents = fs::read(&path).at("read", &path)?;
             if contents.starts_with(b"\x7fELF") {

@@ -26,12 +26,23 @@ const PRODUCTS: [&str; 9] = ["o", "ko", "mod", "cmd", "d", "symvers", "order", "
 ///
 /// # Errors
 /// [`Error::Build`] with the end of make's output, or what keeps the compiler from being there.
-pub(crate) fn build(cache: &Cache, config: &Config, kernel: &Kernel, source: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn build(
+    cache: &Cache,
+    config: &Config,
+    kernel: &Kernel,
+    source: &Path,
+) -> Result<Vec<PathBuf>> {
     let source = source.canonicalize().at("find the module folder", source)?;
     let files = sources(&source)?;
     let identity = identity(&files, &source, kernel)?;
-    let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let dir = cache.dir(&format!("build/{}", kernel.id))?.join(format!("{name}-{}", &identity[..16]));
+    let name = source
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let dir = cache
+        .dir(&format!("build/{}", kernel.id))?
+        .join(format!("{name}-{}", &identity[..16]));
     let done = dir.join(".built");
     if !done.exists() {
         remove(&dir)?;
@@ -44,14 +55,22 @@ pub(crate) fn build(cache: &Cache, config: &Config, kernel: &Kernel, source: &Pa
     modules.sort();
     if modules.is_empty() {
         let detail = format!("make built no .ko file in {}", source.display());
-        return Err(Error::Config { path: source, detail });
+        return Err(Error::Config {
+            path: source,
+            detail,
+        });
     }
     Ok(modules)
 }
 
 fn make(cache: &Cache, config: &Config, kernel: &Kernel, source: &Path, dir: &Path) -> Result<()> {
     let toolchain = Toolchain::get(cache, config, &kernel.compiler)?;
-    eprintln!("lab: building {} for {} with {}", source.display(), kernel.abi, kernel.compiler);
+    eprintln!(
+        "lab: building {} for {} with {}",
+        source.display(),
+        kernel.abi,
+        kernel.compiler
+    );
     let log = dir.join("make.log");
     let mut command = toolchain.command("make", cache)?;
     command
@@ -59,6 +78,8 @@ fn make(cache: &Cache, config: &Config, kernel: &Kernel, source: &Path, dir: &Pa
         .arg(dir)
         .arg(format!("KDIR={}", kernel.headers_dir.display()))
         .arg(format!("CC={}", kernel.compiler))
+        // Type information of modules needs a pahole that fits the kernel, and nothing here reads it.
+        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
         .stdin(Stdio::null());
     let output = command.output().map_err(|source| Error::Command {
         program: "make".into(),
@@ -71,7 +92,12 @@ fn make(cache: &Cache, config: &Config, kernel: &Kernel, source: &Path, dir: &Pa
     if output.status.success() {
         return Ok(());
     }
-    Err(Error::Build { module: source.into(), kernel: kernel.abi.clone(), tail: tail(&text, 25), log })
+    Err(Error::Build {
+        module: source.into(),
+        kernel: kernel.abi.clone(),
+        tail: tail(&text, 25),
+        log,
+    })
 }
 
 /// The files of a source folder, relative to it and sorted, without what a build leaves and without hidden ones.
@@ -98,12 +124,17 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>> {
 fn is_product(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let extension = path.extension().unwrap_or_default().to_string_lossy();
-    name.starts_with('.') || name.ends_with(".mod.c") || (!path.is_dir() && PRODUCTS.contains(&&*extension))
+    name.starts_with('.')
+        || name.ends_with(".mod.c")
+        || (!path.is_dir() && PRODUCTS.contains(&&*extension))
 }
 
 fn identity(files: &[PathBuf], source: &Path, kernel: &Kernel) -> Result<String> {
     let mut hasher = Sha256::new();
-    hasher.update(format!("{}\0{}\0{}\0", kernel.abi, kernel.version, kernel.compiler));
+    hasher.update(format!(
+        "{}\0{}\0{}\0",
+        kernel.abi, kernel.version, kernel.compiler
+    ));
     for file in files {
         let path = source.join(file);
         let contents = fs::read(&path).at("read", &path)?;
@@ -164,7 +195,13 @@ mod tests {
         };
         let (files, before) = take();
         assert_eq!(files, [PathBuf::from("Makefile"), PathBuf::from("sub/a.c")]);
-        for name in ["sub/a.o", "sub/.a.o.cmd", "x.mod.c", "x.ko", "Module.symvers"] {
+        for name in [
+            "sub/a.o",
+            "sub/.a.o.cmd",
+            "x.mod.c",
+            "x.ko",
+            "Module.symvers",
+        ] {
             fs::write(at(name), "x").unwrap();
         }
         assert_eq!(take(), (files, before.clone()));

@@ -38,14 +38,20 @@ impl Kernel {
     pub fn cached(cache: &Cache, id: &str) -> Option<Kernel> {
         let record = cache.root().join("kernels").join(id).join("kernel.json");
         let kernel: Kernel = serde_json::from_slice(&fs::read(record).ok()?).ok()?;
-        (kernel.image.exists() && kernel.modules_dir.exists() && kernel.headers_dir.exists()).then_some(kernel)
+        (kernel.image.exists() && kernel.modules_dir.exists() && kernel.headers_dir.exists())
+            .then_some(kernel)
     }
 
     /// Takes the kernel from the cache, or finds the newest one and downloads it. The caller holds the lock.
     ///
     /// # Errors
     /// Those of apt, of the disk, and [`Error::PackageNotFound`].
-    pub(crate) fn fetch(cache: &Cache, id: &str, config: &KernelConfig, refresh: bool) -> Result<Kernel> {
+    pub(crate) fn fetch(
+        cache: &Cache,
+        id: &str,
+        config: &KernelConfig,
+        refresh: bool,
+    ) -> Result<Kernel> {
         let cached = Kernel::cached(cache, id);
         if let (Some(kernel), false) = (&cached, refresh) {
             let pinned_elsewhere = config.abi.as_ref().is_some_and(|abi| *abi != kernel.abi);
@@ -56,7 +62,9 @@ impl Kernel {
         let apt = Apt::open(cache, &config.release)?;
         apt.update(refresh)?;
         let parts = Parts::resolve(&apt, config)?;
-        if let Some(kernel) = cached.filter(|kernel| kernel.abi == parts.abi && kernel.version == parts.version) {
+        if let Some(kernel) =
+            cached.filter(|kernel| kernel.abi == parts.abi && kernel.version == parts.version)
+        {
             return Ok(kernel);
         }
         eprintln!("lab: kernel {id} is {} ({})", parts.abi, parts.version);
@@ -79,7 +87,8 @@ impl Parts {
             Some(abi) => abi.clone(),
             None => {
                 let meta = apt.newest(&config.image, suites)?;
-                let image = dependencies(&meta.depends).find(|name| name.starts_with("linux-image-"));
+                let image =
+                    dependencies(&meta.depends).find(|name| name.starts_with("linux-image-"));
                 let name = image.ok_or_else(|| Error::PackageNotFound {
                     package: format!("linux-image-ABI, on which {} should depend", config.image),
                     suites: suites.join(", "),
@@ -89,7 +98,12 @@ impl Parts {
         };
         let image = with_parts(apt, &format!("linux-image-{abi}"), &abi, suites)?;
         let headers = with_parts(apt, &format!("linux-headers-{abi}"), &abi, suites)?;
-        Ok(Parts { abi, version: image[0].version.clone(), image, headers })
+        Ok(Parts {
+            abi,
+            version: image[0].version.clone(),
+            image,
+            headers,
+        })
     }
 
     fn install(self, cache: &Cache, apt: &Apt, id: &str, config: &KernelConfig) -> Result<Kernel> {
@@ -98,7 +112,10 @@ impl Parts {
         let dir = cache.dir(&format!("kernels/{id}"))?;
         // The ABI can stay while the version grows, so both are in the name: an old tree may be in use.
         let stem = format!("{}_{}", self.abi, self.version.replace([':', '~'], "-"));
-        let (image_tree, headers_tree) = (dir.join(format!("{stem}-image")), dir.join(format!("{stem}-headers")));
+        let (image_tree, headers_tree) = (
+            dir.join(format!("{stem}-image")),
+            dir.join(format!("{stem}-headers")),
+        );
         unpack_into(cache, &self.image, &image_tree)?;
         unpack_into(cache, &self.headers, &headers_tree)?;
         relocate_headers(&headers_tree)?;
@@ -107,13 +124,17 @@ impl Parts {
             .map(|base| image_tree.join(base).join(&self.abi))
             .find(|path| path.is_dir())
             .ok_or_else(|| missing(&image_tree, "a folder of modules"))?;
-        let image = image_tree.join("boot").join(format!("vmlinuz-{}", self.abi));
-        let image = Some(image).filter(|path| path.is_file()).or_else(|| {
-            Some(modules_dir.join("vmlinuz")).filter(|path| path.is_file())
-        });
+        let image = image_tree
+            .join("boot")
+            .join(format!("vmlinuz-{}", self.abi));
+        let image = Some(image)
+            .filter(|path| path.is_file())
+            .or_else(|| Some(modules_dir.join("vmlinuz")).filter(|path| path.is_file()));
         let kernel = Kernel {
             id: id.into(),
-            headers_dir: headers_tree.join("usr/src").join(format!("linux-headers-{}", self.abi)),
+            headers_dir: headers_tree
+                .join("usr/src")
+                .join(format!("linux-headers-{}", self.abi)),
             image: image.ok_or_else(|| missing(&image_tree, "a boot image"))?,
             abi: self.abi,
             version: self.version,
@@ -121,15 +142,20 @@ impl Parts {
             modules_dir,
         };
         let record = dir.join("kernel.json");
-        let text = serde_json::to_vec_pretty(&kernel)
-            .map_err(|source| Error::Config { path: record.clone(), detail: source.to_string() })?;
+        let text = serde_json::to_vec_pretty(&kernel).map_err(|source| Error::Config {
+            path: record.clone(),
+            detail: source.to_string(),
+        })?;
         write_whole(&record, &text)?;
         Ok(kernel)
     }
 }
 
 fn missing(path: &Path, what: &str) -> Error {
-    Error::Config { path: path.into(), detail: format!("the kernel's packages hold no {what}") }
+    Error::Config {
+        path: path.into(),
+        detail: format!("the kernel's packages hold no {what}"),
+    }
 }
 
 /// A package and those parts of it that are packages of their own: newer kernels split image and modules.
@@ -139,8 +165,10 @@ fn with_parts(apt: &Apt, name: &str, abi: &str, suites: &[String]) -> Result<Vec
     let mut next = 0;
     // Kernels are split into a handful of packages; the bound is against a circle of names.
     while next < packages.len() && packages.len() < 16 {
-        let names: Vec<String> =
-            dependencies(&packages[next].depends).filter(|name| is_part(name, abi)).map(str::to_string).collect();
+        let names: Vec<String> = dependencies(&packages[next].depends)
+            .filter(|name| is_part(name, abi))
+            .map(str::to_string)
+            .collect();
         for name in names {
             if packages.iter().all(|package| package.name != name) {
                 packages.push(apt.newest(&name, suites)?);
@@ -161,7 +189,9 @@ fn is_part(name: &str, abi: &str) -> bool {
 
 /// Package names of a `Depends` field; of alternatives, the first.
 fn dependencies(field: &str) -> impl Iterator<Item = &str> {
-    field.split(',').filter_map(|clause| clause.split('|').next()?.split_whitespace().next())
+    field
+        .split(',')
+        .filter_map(|clause| clause.split('|').next()?.split_whitespace().next())
 }
 
 /// Makes the headers work in this folder: they name their common part by an absolute path under /usr.
@@ -181,23 +211,12 @@ fn relocate_headers(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The Makefile's text with absolute paths turned to the tree, or `None` when there are none.
+/// The Makefile's text with absolute paths turned to the tree, or `None` when there is nothing to change.
 fn relocate(text: &str, tree: &Path) -> Option<String> {
-    let mut changed = false;
-    let lines: Vec<String> = text
-        .lines()
-        .map(|line| {
-            let absolute = line.strip_prefix("include ").map(str::trim).filter(|path| path.starts_with("/usr/"));
-            match absolute {
-                Some(path) => {
-                    changed = true;
-                    format!("include {}{path}", tree.display())
-                }
-                None => line.to_string(),
-            }
-        })
-        .collect();
-    changed.then(|| lines.join("\n") + "\n")
+    const SOURCES: &str = "/usr/src/linux-";
+    let moved_sources = format!("{}{SOURCES}", tree.display());
+    let is_new = text.contains(SOURCES) && !text.contains(&moved_sources);
+    is_new.then(|| text.replace(SOURCES, &moved_sources))
 }
 
 #[cfg(test)]
@@ -208,20 +227,29 @@ mod tests {
     fn dependencies_and_parts() {
         let field = "linux-base (>= 4.17~), dracut | initramfs-tools (>= 0.1), linux-modules-7.3.4+deb13-amd64 (= 7)";
         let names: Vec<_> = dependencies(field).collect();
-        assert_eq!(names, ["linux-base", "dracut", "linux-modules-7.3.4+deb13-amd64"]);
+        assert_eq!(
+            names,
+            ["linux-base", "dracut", "linux-modules-7.3.4+deb13-amd64"]
+        );
         let abi = "7.3.4+deb13-amd64";
-        let parts: Vec<_> = names.into_iter().filter(|name| is_part(name, abi)).collect();
+        let parts: Vec<_> = names
+            .into_iter()
+            .filter(|name| is_part(name, abi))
+            .collect();
         assert_eq!(parts, ["linux-modules-7.3.4+deb13-amd64"]);
-        assert!(is_part("linux-headers-6.1.0-56-common-rt", "6.1.0-56-rt-amd64"));
+        assert!(is_part(
+            "linux-headers-6.1.0-56-common-rt",
+            "6.1.0-56-rt-amd64"
+        ));
         assert!(is_part("linux-kbuild-6.1", "6.1.0-56-amd64"));
         assert!(!is_part("linux-compiler-gcc-12-x86", "6.1.0-56-amd64"));
     }
 
     #[test]
     fn headers_are_relocated_once() {
-        let text = "include /usr/src/linux-headers-6.1.0-56-common/Makefile\n";
-        let moved = relocate(text, Path::new("/cache/h")).unwrap();
-        assert_eq!(moved, "include /cache/h/usr/src/linux-headers-6.1.0-56-common/Makefile\n");
-        assert_eq!(relocate(&moved, Path::new("/cache/h")), None);
+        let text = "KBUILD_OUTPUT=/usr/src/linux-headers-7\ninclude /usr/src/linux-headers-7-common/Makefile\n";
+        let moved = relocate(text, Path::new("/c")).unwrap();
+        assert_eq!(moved, "KBUILD_OUTPUT=/c/usr/src/linux-headers-7\ninclude /c/usr/src/linux-headers-7-common/Makefile\n");
+        assert_eq!(relocate(&moved, Path::new("/c")), None);
     }
 }

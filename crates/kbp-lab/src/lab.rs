@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::apt::hex;
 use crate::cache::{write_whole, Cache, Clean};
-use crate::clock::{Clock, TURNS_MS};
+use crate::clock::{pit_count, Clock, TURNS_MS};
 use crate::config::{find_lab_dir, Config};
 use crate::error::{Error, IoContext, Result};
 use crate::kernel::Kernel;
@@ -58,7 +57,7 @@ impl Default for MachineSpec {
             cpus: 4,
             memory_mib: 256,
             clock: Clock::Virtual,
-            nics: Nics { count: 0, model: "e1000e".into() },
+            nics: Nics::default(),
             modules: Vec::new(),
             files: Vec::new(),
             packages: Vec::new(),
@@ -85,7 +84,11 @@ impl Lab {
             None => find_lab_dir(&std::env::current_dir().at("find", ".")?)?,
         };
         let config = Config::read(&dir)?;
-        Ok(Lab { dir, cache: Cache::open_default()?, config })
+        Ok(Lab {
+            dir,
+            cache: Cache::open_default()?,
+            config,
+        })
     }
 
     /// What `kernels.toml` says.
@@ -99,7 +102,11 @@ impl Lab {
     pub fn kernels(&self) -> Vec<KernelState> {
         let state = |(id, config): (&String, &crate::config::KernelConfig)| {
             let kernel = Kernel::cached(&self.cache, id);
-            let made = |compiler| root::root_path(&self.cache, compiler).join(".made").exists();
+            let made = |compiler| {
+                root::root_path(&self.cache, compiler)
+                    .join(".made")
+                    .exists()
+            };
             let toolchain = match self.config.compiler.get(&config.compiler) {
                 _ if root::host_has(&config.compiler) => "host",
                 Some(compiler) if made(compiler) => "root",
@@ -137,7 +144,12 @@ impl Lab {
         Qemu::fetch(&self.cache, refresh)?;
         let guest = &self.config.guest;
         PackageSet::fetch(&self.cache, &guest.release, &guest.packages, refresh)?;
-        PackageSet::fetch(&self.cache, &guest.release, &["busybox-static".to_string()], refresh)?;
+        PackageSet::fetch(
+            &self.cache,
+            &guest.release,
+            &["busybox-static".to_string()],
+            refresh,
+        )?;
         root::Toolchain::get(&self.cache, &self.config, &config.compiler).map(|_| ())
     }
 
@@ -163,37 +175,50 @@ impl Lab {
     pub fn listed_skip(&self, spec: &MachineSpec) -> Option<&str> {
         let script = guest_script(&self.dir, spec.script.as_deref()?).ok()?;
         let reasons = &self.config.kernel.get(&spec.kernel)?.skip;
-        reasons.get(script.strip_prefix("/lab/")?).map(String::as_str)
+        reasons
+            .get(script.strip_prefix("/lab/")?)
+            .map(String::as_str)
     }
 
     /// Runs a job; what its script prints goes to the writer that `sink` makes, as it comes.
     ///
     /// # Errors
     /// Everything that keeps the machine from being set up. What happens to the machine is in the outcome.
-    pub fn run(&self, spec: &MachineSpec, sink: impl FnMut() -> Box<dyn Write + Send>) -> Result<Outcome> {
+    pub fn run(
+        &self,
+        spec: &MachineSpec,
+        sink: impl FnMut() -> Box<dyn Write + Send>,
+    ) -> Result<Outcome> {
         check(spec)?;
         let script = match &spec.script {
             Some(script) => guest_script(&self.dir, script)?,
             None => String::new(),
         };
+        let cards = spec.nics.resolve(&self.config.kernel(&spec.kernel)?.nic)?;
         let _use = self.cache.lock_use()?;
         let prepare = self.cache.lock_prepare()?;
-        let kernel = Kernel::fetch(&self.cache, &spec.kernel, self.config.kernel(&spec.kernel)?, false)?;
+        let kernel = Kernel::fetch(
+            &self.cache,
+            &spec.kernel,
+            self.config.kernel(&spec.kernel)?,
+            false,
+        )?;
         let qemu = Qemu::fetch(&self.cache, false)?;
         let payload = self.payload(spec, &kernel, &script)?;
-        let image = self.image(&kernel, spec.nics.module()?)?;
+        let image = self.image(&kernel, (cards.count > 0).then_some(cards.module))?;
         let words = cmdline(spec.clock, &spec.append);
         let mut hardware = Hardware {
             clock: spec.clock,
             accelerator: Accelerator::Kvm,
             cpus: spec.cpus,
             memory_mib: spec.memory_mib,
-            nics: &spec.nics,
+            nics: &cards,
             kernel_image: &kernel.image,
             initramfs: &image,
             cmdline: &words,
         };
-        let kvm = spec.clock == Clock::Real && kvm_works(&self.cache, &qemu, &hardware.arguments())?;
+        let kvm =
+            spec.clock == Clock::Real && kvm_works(&self.cache, &qemu, &hardware.arguments())?;
         if !kvm {
             hardware.accelerator = Accelerator::Tcg;
         }
@@ -202,19 +227,43 @@ impl Lab {
         let snapshot = if spec.cold || kvm {
             None
         } else {
-            Some(Snapshot::of(&self.cache, &arguments, &qemu.version, &[&kernel.image, &image])?)
+            Some(Snapshot::of(
+                &self.cache,
+                &arguments,
+                &qemu.version,
+                &[&kernel.image, &image],
+            )?)
         };
         drop(prepare);
-        let record = record(spec, &kernel, &qemu, &arguments, hardware.accelerator, &words);
-        Job { cache: &self.cache, qemu: &qemu, arguments, snapshot, payload, record, spec }.run(sink)
+        let record = record(
+            spec,
+            &kernel,
+            &qemu,
+            &arguments,
+            hardware.accelerator,
+            &words,
+        );
+        Job {
+            cache: &self.cache,
+            qemu: &qemu,
+            arguments,
+            snapshot,
+            payload,
+            record,
+            spec,
+        }
+        .run(sink)
     }
 
-    /// The first root for a kernel, in the cache under a name that changes with its contents.
+    /// The first root for a kernel, in the cache under a name that changes with what it is made of.
     fn image(&self, kernel: &Kernel, nic_module: Option<&str>) -> Result<PathBuf> {
-        let bytes = initramfs::build(&self.cache, &self.config.guest, kernel, nic_module)?;
-        let name = hex(&Sha256::digest(&bytes))[..24].to_string();
-        let path = self.cache.dir("images")?.join(format!("{}-{name}.cpio", kernel.abi));
+        let parts = initramfs::Parts::fetch(&self.cache, &self.config.guest, kernel, nic_module)?;
+        let path =
+            self.cache
+                .dir("images")?
+                .join(format!("{}-{}.cpio", kernel.abi, parts.identity()));
         if !path.exists() {
+            let bytes = parts.build()?;
             self.cache.check_space(bytes.len() as u64)?;
             write_whole(&path, &bytes)?;
         }
@@ -229,11 +278,20 @@ impl Lab {
         }
         if !spec.packages.is_empty() {
             let release = &self.config.guest.release;
-            payload.add_packages(&PackageSet::fetch(&self.cache, release, &spec.packages, false)?)?;
+            payload.add_packages(&PackageSet::fetch(
+                &self.cache,
+                release,
+                &spec.packages,
+                false,
+            )?)?;
         }
         payload.add_files(&spec.files)?;
         let args: Vec<String> = spec.args.iter().map(|word| quote(word)).collect();
-        let turns_ms = if spec.clock == Clock::Virtual && spec.cpus > 1 { TURNS_MS } else { 0 };
+        let timer = if spec.clock == Clock::Virtual {
+            pit_count(spec.cpus)
+        } else {
+            None
+        };
         payload.add_settings(&BTreeMap::from([
             ("OUT", "/out".to_string()),
             ("MODULES", "/modules".to_string()),
@@ -244,7 +302,11 @@ impl Lab {
             ("JOB_SCRIPT", script.to_string()),
             ("JOB_ARGS", args.join(" ")),
             ("JOB_SHELL", if spec.shell { "1" } else { "" }.to_string()),
-            ("JOB_TURNS_MS", turns_ms.to_string()),
+            ("JOB_TURNS_MS", timer.map_or(0, |_| TURNS_MS).to_string()),
+            (
+                "JOB_PIT_COUNT",
+                timer.map_or(String::new(), |count| count.to_string()),
+            ),
             ("JOB_EPOCH", unix_time().to_string()),
             ("JOB_SEED", seed()?),
         ]));
@@ -257,17 +319,26 @@ fn seed() -> Result<String> {
     use std::io::Read;
     let path = Path::new("/dev/urandom");
     let mut bytes = [0u8; 32];
-    fs::File::open(path).at("open", path)?.read_exact(&mut bytes).at("read", path)?;
+    fs::File::open(path)
+        .at("open", path)?
+        .read_exact(&mut bytes)
+        .at("read", path)?;
     Ok(hex(&bytes))
 }
 
 fn check(spec: &MachineSpec) -> Result<()> {
     let wrong = |text: String| Err(Error::Argument(text));
     if !(1..=64).contains(&spec.cpus) {
-        return wrong(format!("{} CPUs: the lab has machines with 1 to 64", spec.cpus));
+        return wrong(format!(
+            "{} CPUs: the lab has machines with 1 to 64",
+            spec.cpus
+        ));
     }
     if !(128..=65_536).contains(&spec.memory_mib) {
-        return wrong(format!("{} MiB of memory: the lab has machines with 128 to 65536", spec.memory_mib));
+        return wrong(format!(
+            "{} MiB of memory: the lab has machines with 128 to 65536",
+            spec.memory_mib
+        ));
     }
     if spec.script.is_none() && !spec.shell {
         return wrong("there is no script to run; name one, or ask for --shell".into());
@@ -275,7 +346,7 @@ fn check(spec: &MachineSpec) -> Result<()> {
     for file in &spec.files {
         fs::metadata(&file.host).at("find the file", &file.host)?;
     }
-    spec.nics.module().map(|_| ())
+    Ok(())
 }
 
 fn record(
@@ -295,7 +366,9 @@ fn record(
         cpus: spec.cpus,
         memory_mib: spec.memory_mib,
         qemu: qemu.version.clone(),
-        qemu_command: std::iter::once("qemu-system-x86_64".to_string()).chain(arguments.iter().cloned()).collect(),
+        qemu_command: std::iter::once("qemu-system-x86_64".to_string())
+            .chain(arguments.iter().cloned())
+            .collect(),
         cmdline: words.into(),
         clocksource: String::new(),
         turns: None,

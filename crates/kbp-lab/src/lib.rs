@@ -25,6 +25,7 @@ mod command;
 mod config;
 mod cpio;
 mod error;
+mod hostcpu;
 mod initramfs;
 mod kbuild;
 mod kernel;

@@ -23,16 +23,29 @@ pub(crate) struct Loader {
 impl Loader {
     /// This machine's loader.
     pub(crate) fn host() -> Loader {
-        Loader { program: Path::new("/").join(LOADER), trees: Vec::new() }
+        Loader {
+            program: Path::new("/").join(LOADER),
+            trees: Vec::new(),
+        }
     }
 
     /// The loader of unpacked packages, which looks nowhere else; `None` when libc6 is not among them.
     pub(crate) fn of_trees(trees: &[PathBuf]) -> Option<Loader> {
-        let program = trees.iter().map(|tree| tree.join(LOADER)).find(|path| path.exists()).or_else(|| {
-            // trixie's libc6 has the loader below /usr only.
-            trees.iter().map(|tree| tree.join("usr").join(LOADER)).find(|path| path.exists())
-        })?;
-        Some(Loader { program, trees: trees.to_vec() })
+        let program = trees
+            .iter()
+            .map(|tree| tree.join(LOADER))
+            .find(|path| path.exists())
+            .or_else(|| {
+                // trixie's libc6 has the loader below /usr only.
+                trees
+                    .iter()
+                    .map(|tree| tree.join("usr").join(LOADER))
+                    .find(|path| path.exists())
+            })?;
+        Some(Loader {
+            program,
+            trees: trees.to_vec(),
+        })
     }
 
     /// The loader's own file.
@@ -42,8 +55,14 @@ impl Loader {
 
     /// The folders given to the loader, separated by colons.
     pub(crate) fn search_path(&self) -> String {
-        let dirs = self.trees.iter().flat_map(|tree| LIBRARY_DIRS.map(|dir| tree.join(dir)));
-        dirs.filter(|dir| dir.is_dir()).map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":")
+        let dirs = self
+            .trees
+            .iter()
+            .flat_map(|tree| LIBRARY_DIRS.map(|dir| tree.join(dir)));
+        dirs.filter(|dir| dir.is_dir())
+            .map(|dir| dir.display().to_string())
+            .collect::<Vec<_>>()
+            .join(":")
     }
 
     /// The libraries of a program or library, the loader included, as files of this machine.
@@ -64,9 +83,14 @@ impl Loader {
         for line in listing.lines() {
             match parse_line(line) {
                 Some((name, None)) => {
-                    return Err(Error::LibraryMissing { path: program.into(), library: name.into() })
+                    return Err(Error::LibraryMissing {
+                        path: program.into(),
+                        library: name.into(),
+                    })
                 }
-                Some((name, Some(path))) => files.push(self.checked(program, name, Path::new(path))?),
+                Some((name, Some(path))) => {
+                    files.push(self.checked(program, name, Path::new(path))?)
+                }
                 None => {}
             }
         }
@@ -79,25 +103,55 @@ impl Loader {
         if ours {
             Ok(path.to_path_buf())
         } else {
-            Err(Error::LibraryMissing { path: program.into(), library: name.into() })
+            Err(Error::LibraryMissing {
+                path: program.into(),
+                library: name.into(),
+            })
         }
     }
 
     /// All parts of the C library beside the loader's: they only work together, so they travel together.
     pub(crate) fn libc_family(&self) -> Vec<PathBuf> {
         const FAMILY: [&str; 11] = [
-            "libc.so.6", "libm.so.6", "libmvec.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2",
-            "libutil.so.1", "libanl.so.1", "libnss_files.so.2", "libnss_dns.so.2",
+            "libc.so.6",
+            "libm.so.6",
+            "libmvec.so.1",
+            "libpthread.so.0",
+            "libdl.so.2",
+            "librt.so.1",
+            "libresolv.so.2",
+            "libutil.so.1",
+            "libanl.so.1",
+            "libnss_files.so.2",
+            "libnss_dns.so.2",
         ];
-        let roots = if self.trees.is_empty() { vec![PathBuf::from("/")] } else { self.trees.clone() };
-        let dirs: Vec<PathBuf> = roots.iter().flat_map(|root| LIBRARY_DIRS.map(|dir| root.join(dir))).collect();
-        let find = |name: &&str| dirs.iter().map(|dir| dir.join(name)).find(|path| path.exists());
-        FAMILY.iter().filter_map(find).chain([self.program.clone()]).collect()
+        let roots = if self.trees.is_empty() {
+            vec![PathBuf::from("/")]
+        } else {
+            self.trees.clone()
+        };
+        let dirs: Vec<PathBuf> = roots
+            .iter()
+            .flat_map(|root| LIBRARY_DIRS.map(|dir| root.join(dir)))
+            .collect();
+        let find = |name: &&str| {
+            dirs.iter()
+                .map(|dir| dir.join(name))
+                .find(|path| path.exists())
+        };
+        FAMILY
+            .iter()
+            .filter_map(find)
+            .chain([self.program.clone()])
+            .collect()
     }
 
     /// Where a library of this loader belongs in the guest: the path without the folder of its package.
     pub(crate) fn path_in_guest<'a>(&self, library: &'a Path) -> &'a Path {
-        self.trees.iter().find_map(|tree| library.strip_prefix(tree).ok()).unwrap_or(library)
+        self.trees
+            .iter()
+            .find_map(|tree| library.strip_prefix(tree).ok())
+            .unwrap_or(library)
     }
 }
 
@@ -119,14 +173,24 @@ fn parse_line(line: &str) -> Option<(&str, Option<&str>)> {
 /// Whether these are the contents of an ELF file with a dynamic section that asks for a loader's work.
 fn is_dynamic(contents: &[u8]) -> bool {
     const PT_DYNAMIC: u32 = 2;
-    let u16_at = |at: usize| Some(u16::from_le_bytes(contents.get(at..at + 2)?.try_into().ok()?) as usize);
-    let type_at = |at: usize| Some(u32::from_le_bytes(contents.get(at..at + 4)?.try_into().ok()?));
+    let u16_at =
+        |at: usize| Some(u16::from_le_bytes(contents.get(at..at + 2)?.try_into().ok()?) as usize);
+    let type_at = |at: usize| {
+        Some(u32::from_le_bytes(
+            contents.get(at..at + 4)?.try_into().ok()?,
+        ))
+    };
     let table = || {
         (contents.get(..6)? == b"\x7fELF\x02\x01").then_some(())?;
-        let start = usize::try_from(u64::from_le_bytes(contents.get(0x20..0x28)?.try_into().ok()?)).ok()?;
+        let start = usize::try_from(u64::from_le_bytes(
+            contents.get(0x20..0x28)?.try_into().ok()?,
+        ))
+        .ok()?;
         Some((start, u16_at(0x36)?, u16_at(0x38)?))
     };
-    let Some((start, size, count)) = table() else { return false };
+    let Some((start, size, count)) = table() else {
+        return false;
+    };
     (0..count).any(|index| start.checked_add(index * size).and_then(type_at) == Some(PT_DYNAMIC))
 }
 
@@ -136,9 +200,18 @@ mod tests {
 
     #[test]
     fn lines_of_the_loader() {
-        assert_eq!(parse_line("\tlibm.so.6 => /x/libm.so.6 (0x00007f)"), Some(("libm.so.6", Some("/x/libm.so.6"))));
-        assert_eq!(parse_line("\t/lib64/ld.so (0x00007f)"), Some(("/lib64/ld.so", Some("/lib64/ld.so"))));
-        assert_eq!(parse_line("\tlibx.so.1 => not found"), Some(("libx.so.1", None)));
+        assert_eq!(
+            parse_line("\tlibm.so.6 => /x/libm.so.6 (0x00007f)"),
+            Some(("libm.so.6", Some("/x/libm.so.6")))
+        );
+        assert_eq!(
+            parse_line("\t/lib64/ld.so (0x00007f)"),
+            Some(("/lib64/ld.so", Some("/lib64/ld.so")))
+        );
+        assert_eq!(
+            parse_line("\tlibx.so.1 => not found"),
+            Some(("libx.so.1", None))
+        );
         assert_eq!(parse_line("\tlinux-vdso.so.1 (0x00007ffd)"), None);
         assert_eq!(parse_line("\tstatically linked"), None);
     }
@@ -148,7 +221,13 @@ mod tests {
         let program = std::env::current_exe().unwrap();
         let contents = std::fs::read(&program).unwrap();
         let libraries = Loader::host().libraries(&program, &contents).unwrap();
-        assert!(libraries.iter().any(|path| path.ends_with("libc.so.6")), "{libraries:?}");
-        assert!(Loader::host().libraries(&program, b"#!/bin/sh").unwrap().is_empty());
+        assert!(
+            libraries.iter().any(|path| path.ends_with("libc.so.6")),
+            "{libraries:?}"
+        );
+        assert!(Loader::host()
+            .libraries(&program, b"#!/bin/sh")
+            .unwrap()
+            .is_empty());
     }
 }

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
 use crate::error::{tail, Error, IoContext, Result};
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
@@ -44,6 +47,11 @@ pub(crate) struct Start<'a> {
     /// The snapshot to go on from.
     pub incoming: Option<&'a Path>,
     pub console: Console,
+    /// Open QEMU's own control connection. It has a thread in QEMU that every timer of the virtual clock wakes, so a
+    /// machine that measures goes without.
+    pub controlled: bool,
+    /// Keep QEMU on one of the host's CPUs.
+    pub one_cpu: bool,
 }
 
 /// What comes from the guest, or the news that nothing more will.
@@ -61,7 +69,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Machine {
     child: Child,
-    qmp: Qmp,
+    qmp: Option<Qmp>,
     control: UnixStream,
     output: Option<UnixStream>,
     data: UnixStream,
@@ -78,11 +86,17 @@ impl Machine {
     /// # Errors
     /// [`Error::Qemu`] with QEMU's words when it ends at once.
     pub(crate) fn start(start: &Start) -> Result<Machine> {
-        let sockets = tempfile::Builder::new().prefix("kbp-lab-").tempdir().at("make a temporary folder in", "/tmp")?;
+        let sockets = tempfile::Builder::new()
+            .prefix("kbp-lab-")
+            .tempdir()
+            .at("make a temporary folder in", "/tmp")?;
         let dir = sockets.path();
-        let mut names = vec!["qmp", "control", "output", "data"];
+        let mut names = vec!["control", "output", "data"];
         if start.console != Console::Terminal {
             names.push("console");
+        }
+        if start.controlled {
+            names.push("qmp");
         }
         let listeners: Vec<UnixListener> = names
             .iter()
@@ -90,15 +104,22 @@ impl Machine {
             .collect::<Result<_>>()?;
         let errors = dir.join("stderr");
         let error_file = std::fs::File::create(&errors).at("make", &errors)?;
-        let mut command = start.qemu.command()?;
+        let mut command = start.qemu.command(start.one_cpu)?;
         command.args(start.arguments).args(connections(dir, &names));
         if let Some(path) = start.incoming {
-            command.arg("-incoming").arg(format!("file:{}", path.display()));
+            command
+                .arg("-incoming")
+                .arg(format!("file:{}", path.display()));
         }
         if start.console != Console::Terminal {
             command.stdin(Stdio::null()).stdout(Stdio::null());
         }
-        let mut child = command.stderr(error_file).spawn().map_err(|source| Error::Qemu { detail: source.to_string() })?;
+        let mut child = command
+            .stderr(error_file)
+            .spawn()
+            .map_err(|source| Error::Qemu {
+                detail: source.to_string(),
+            })?;
         let mut streams = Vec::new();
         for listener in &listeners {
             match accept(listener, &mut child) {
@@ -108,33 +129,49 @@ impl Machine {
                     let _ = child.kill();
                     let _ = child.wait();
                     let said = std::fs::read_to_string(&errors).unwrap_or_default();
-                    return Err(Error::Qemu { detail: format!("{detail}: {}", tail(&said, 5)) });
+                    return Err(Error::Qemu {
+                        detail: format!("{detail}: {}", tail(&said, 5)),
+                    });
                 }
             }
         }
-        Machine::connect(child, streams, start.console, errors, sockets)
+        Machine::connect(child, streams, start, errors, sockets)
     }
 
     fn connect(
         child: Child,
         streams: Vec<UnixStream>,
-        show: Console,
+        start: &Start,
         errors: PathBuf,
         sockets: tempfile::TempDir,
     ) -> Result<Machine> {
         let mut streams = streams.into_iter();
-        let mut next = || streams.next().ok_or_else(|| Error::Qemu { detail: "a connection is missing".into() });
-        let (qmp, control, output, data) = (next()?, next()?, next()?, next()?);
+        let mut next = || {
+            streams.next().ok_or_else(|| Error::Qemu {
+                detail: "a connection is missing".into(),
+            })
+        };
+        let (control, output, data) = (next()?, next()?, next()?);
         let console = Arc::new(Mutex::new(Vec::new()));
         let mut threads = Vec::new();
-        if show != Console::Terminal {
-            let (stream, kept) = (next()?, Arc::clone(&console));
-            threads.push(std::thread::spawn(move || keep_console(stream, &kept, show == Console::Shown)));
+        if start.console != Console::Terminal {
+            let (stream, kept, show) = (
+                next()?,
+                Arc::clone(&console),
+                start.console == Console::Shown,
+            );
+            threads.push(std::thread::spawn(move || {
+                keep_console(stream, &kept, show)
+            }));
         }
         let (sender, lines) = channel();
         let reader = control.try_clone().at("copy", "the control connection")?;
         threads.push(std::thread::spawn(move || read_lines(reader, &sender)));
-        let qmp = Qmp::start(qmp)?;
+        let qmp = if start.controlled {
+            Some(Qmp::start(next()?)?)
+        } else {
+            None
+        };
         Ok(Machine {
             child,
             qmp,
@@ -149,14 +186,25 @@ impl Machine {
         })
     }
 
-    /// QEMU's own control connection.
-    pub(crate) fn qmp(&mut self) -> &mut Qmp {
-        &mut self.qmp
+    /// Writes the machine's state into a file; the machine is stopped then. It has to be `controlled`.
+    ///
+    /// # Errors
+    /// [`Error::Qemu`] when it fails or takes longer than `limit`.
+    pub(crate) fn save(&mut self, path: &Path, limit: Duration) -> Result<()> {
+        match &mut self.qmp {
+            Some(qmp) => qmp.save(&path.display().to_string(), limit),
+            None => Err(Error::Qemu {
+                detail: "this machine has no control connection".into(),
+            }),
+        }
     }
 
     /// The next line of the guest, until the deadline.
     pub(crate) fn event(&self, deadline: Instant) -> Event {
-        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match self
+            .lines
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
             Ok(line) => Event::Line(line),
             Err(RecvTimeoutError::Timeout) => Event::TimedOut,
             Err(RecvTimeoutError::Disconnected) => Event::Gone,
@@ -170,7 +218,9 @@ impl Machine {
 
     /// Copies what the script prints to `sink` as it comes.
     pub(crate) fn stream_output(&mut self, mut sink: Box<dyn Write + Send>) {
-        let Some(mut stream) = self.output.take() else { return };
+        let Some(mut stream) = self.output.take() else {
+            return;
+        };
         self.threads.push(std::thread::spawn(move || {
             let mut buffer = [0u8; 4096];
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -198,7 +248,10 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::Io`] when the connection cannot be used.
-    pub(crate) fn receive_data(&mut self, folder: Option<&Path>) -> Result<JoinHandle<std::io::Result<()>>> {
+    pub(crate) fn receive_data(
+        &mut self,
+        folder: Option<&Path>,
+    ) -> Result<JoinHandle<std::io::Result<()>>> {
         let stream = self.data.try_clone().at("copy", "the data connection")?;
         let folder = folder.map(Path::to_path_buf);
         Ok(std::thread::spawn(move || {
@@ -215,7 +268,10 @@ impl Machine {
 
     /// Ends the machine and returns all that its console said.
     pub(crate) fn end(&mut self) -> String {
-        let _ = self.qmp.command("quit", serde_json::Value::Null);
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // QEMU ends in order on this signal: it gives back the terminal.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
         let deadline = Instant::now() + QUIT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -238,7 +294,10 @@ impl Machine {
     /// What QEMU itself complained about.
     pub(crate) fn complaints(&self) -> String {
         let text = std::fs::read_to_string(&self.errors).unwrap_or_default();
-        text.lines().filter(|line| !is_known_warning(line)).collect::<Vec<_>>().join("\n")
+        text.lines()
+            .filter(|line| !is_known_warning(line))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
@@ -256,7 +315,8 @@ pub(crate) fn init_seen(console: &str) -> bool {
 
 /// QEMU says these of every machine of ours.
 fn is_known_warning(line: &str) -> bool {
-    line.contains("is not connected to host network") || line.contains("icount sleep disabled and no active timers")
+    line.contains("is not connected to host network")
+        || line.contains("icount sleep disabled and no active timers")
 }
 
 /// The arguments for the connections and the devices behind them.
@@ -264,12 +324,23 @@ fn connections(dir: &Path, names: &[&str]) -> Vec<String> {
     let mut arguments = Vec::new();
     let mut add = |name: &str, value: String| arguments.extend([name.to_string(), value]);
     for name in names {
-        add("-chardev", format!("socket,id={name},path={}", dir.join(name).display()));
+        add(
+            "-chardev",
+            format!("socket,id={name},path={}", dir.join(name).display()),
+        );
     }
-    add("-mon", "chardev=qmp,mode=control".into());
+    if names.contains(&"qmp") {
+        add("-mon", "chardev=qmp,mode=control".into());
+    }
     add("-device", "virtio-serial-pci,addr=0x3,max_ports=8".into());
     for (index, name) in ["control", "output", "data"].iter().enumerate() {
-        add("-device", format!("virtserialport,chardev={name},name=kbp.{name},nr={}", index + 1));
+        add(
+            "-device",
+            format!(
+                "virtserialport,chardev={name},name=kbp.{name},nr={}",
+                index + 1
+            ),
+        );
     }
     if names.contains(&"console") {
         add("-serial", "chardev:console".into());
@@ -281,15 +352,21 @@ fn connections(dir: &Path, names: &[&str]) -> Vec<String> {
 }
 
 fn accept(listener: &UnixListener, child: &mut Child) -> std::result::Result<UnixStream, String> {
-    listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| error.to_string())?;
     let deadline = Instant::now() + CONNECT;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                stream.set_nonblocking(false).map_err(|error| error.to_string())?;
+                stream
+                    .set_nonblocking(false)
+                    .map_err(|error| error.to_string())?;
                 return Ok(stream);
             }
-            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(error.to_string()),
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
+                return Err(error.to_string())
+            }
             Err(_) => {}
         }
         if let Ok(Some(status)) = child.try_wait() {
@@ -305,7 +382,9 @@ fn accept(listener: &UnixListener, child: &mut Child) -> std::result::Result<Uni
 fn keep_console(mut stream: UnixStream, kept: &Mutex<Vec<u8>>, show: bool) {
     let mut buffer = [0u8; 4096];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
-        kept.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..length]);
+        kept.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(&buffer[..length]);
         if show {
             let _ = std::io::stderr().write_all(&buffer[..length]);
         }
@@ -313,7 +392,10 @@ fn keep_console(mut stream: UnixStream, kept: &Mutex<Vec<u8>>, show: bool) {
 }
 
 fn read_lines(stream: UnixStream, sender: &Sender<String>) {
-    for line in BufReader::new(stream).lines().map_while(std::result::Result::ok) {
+    for line in BufReader::new(stream)
+        .lines()
+        .map_while(std::result::Result::ok)
+    {
         if sender.send(line).is_err() {
             return;
         }

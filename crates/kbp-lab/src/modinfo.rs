@@ -39,8 +39,15 @@ impl ModuleTree {
         collect(&root.join("kernel"), &mut files)?;
         let list = root.join("modules.builtin");
         let text = fs::read_to_string(&list).at("read", &list)?;
-        let builtin = text.lines().filter_map(|line| module_name(Path::new(line))).collect();
-        Ok(ModuleTree { root: root.to_path_buf(), files, builtin })
+        let builtin = text
+            .lines()
+            .filter_map(|line| module_name(Path::new(line)))
+            .collect();
+        Ok(ModuleTree {
+            root: root.to_path_buf(),
+            files,
+            builtin,
+        })
     }
 
     /// Whether the kernel knows a module of this name at all, as a file or built in.
@@ -62,7 +69,12 @@ impl ModuleTree {
         Ok(order)
     }
 
-    fn visit(&self, name: &str, seen: &mut BTreeSet<String>, order: &mut Vec<Module>) -> Result<()> {
+    fn visit(
+        &self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        order: &mut Vec<Module>,
+    ) -> Result<()> {
         if self.builtin.contains(name) || !seen.insert(name.to_string()) {
             return Ok(());
         }
@@ -81,12 +93,23 @@ impl ModuleTree {
     fn load(&self, name: &str, file: &Path) -> Result<Module> {
         let raw = fs::read(file).at("read", file)?;
         let compressed = file.extension().is_some_and(|ext| ext == "xz");
-        let bytes = if compressed { unxz(&raw).at("uncompress", file)? } else { raw };
+        let bytes = if compressed {
+            unxz(&raw).at("uncompress", file)?
+        } else {
+            raw
+        };
         let relative = file.strip_prefix(&self.root).unwrap_or(file);
-        let path = if compressed { relative.with_extension("") } else { relative.to_path_buf() };
+        let path = if compressed {
+            relative.with_extension("")
+        } else {
+            relative.to_path_buf()
+        };
         let info = modinfo(&bytes).unwrap_or_default();
         let of = |key: &str| {
-            info.iter().filter(|(name, _)| name == key).map(|(_, value)| value.clone()).collect::<Vec<_>>()
+            info.iter()
+                .filter(|(name, _)| name == key)
+                .map(|(_, value)| value.clone())
+                .collect::<Vec<_>>()
         };
         let depends = of("depends")
             .iter()
@@ -94,7 +117,13 @@ impl ModuleTree {
             .filter(|name| !name.is_empty())
             .map(|name| name.replace('-', "_"))
             .collect();
-        Ok(Module { name: name.into(), path, bytes, depends, aliases: of("alias") })
+        Ok(Module {
+            name: name.into(),
+            path,
+            bytes,
+            depends,
+            aliases: of("alias"),
+        })
     }
 }
 
@@ -113,7 +142,9 @@ fn collect(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()> {
 /// The kernel's name for a module file: `virtio-net.ko.xz` is `virtio_net`.
 fn module_name(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
-    let stem = file.strip_suffix(".ko").or_else(|| file.strip_suffix(".ko.xz"))?;
+    let stem = file
+        .strip_suffix(".ko")
+        .or_else(|| file.strip_suffix(".ko.xz"))?;
     Some(stem.replace('-', "_"))
 }
 
@@ -125,26 +156,35 @@ fn unxz(raw: &[u8]) -> std::io::Result<Vec<u8>> {
 
 /// The `key=value` strings of an ELF file's `.modinfo` section; `None` when this is no 64-bit little-endian ELF file.
 fn modinfo(elf: &[u8]) -> Option<Vec<(String, String)>> {
-    let u16_at = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?) as usize);
-    let u32_at = |at: usize| Some(u32::from_le_bytes(elf.get(at..at + 4)?.try_into().ok()?) as usize);
-    let u64_at = |at: usize| usize::try_from(u64::from_le_bytes(elf.get(at..at + 8)?.try_into().ok()?)).ok();
+    let u16_at =
+        |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?) as usize);
+    let u32_at =
+        |at: usize| Some(u32::from_le_bytes(elf.get(at..at + 4)?.try_into().ok()?) as usize);
+    let u64_at =
+        |at: usize| usize::try_from(u64::from_le_bytes(elf.get(at..at + 8)?.try_into().ok()?)).ok();
     if elf.get(..6)? != b"\x7fELF\x02\x01" {
         return None;
     }
     let (table, size, count, names) = (u64_at(0x28)?, u16_at(0x3a)?, u16_at(0x3c)?, u16_at(0x3e)?);
     let header = |index: usize| table.checked_add(index.checked_mul(size)?);
     let contents = |at: usize| {
-        let (start, length) = (u64_at(at.checked_add(0x18)?)?, u64_at(at.checked_add(0x20)?)?);
+        let (start, length) = (
+            u64_at(at.checked_add(0x18)?)?,
+            u64_at(at.checked_add(0x20)?)?,
+        );
         elf.get(start..start.checked_add(length)?)
     };
     let name_table = contents(header(names)?)?;
     let section = (0..count).filter_map(header).find(|&at| {
-        u32_at(at).and_then(|name| name_table.get(name..)).is_some_and(|name| name.starts_with(b".modinfo\0"))
+        u32_at(at)
+            .and_then(|name| name_table.get(name..))
+            .is_some_and(|name| name.starts_with(b".modinfo\0"))
     })?;
     let strings = contents(section)?.split(|byte| *byte == 0);
     let pair = |text: &[u8]| {
         let text = std::str::from_utf8(text).ok()?;
-        text.split_once('=').map(|(key, value)| (key.to_string(), value.to_string()))
+        text.split_once('=')
+            .map(|(key, value)| (key.to_string(), value.to_string()))
     };
     Some(strings.filter_map(pair).collect())
 }
@@ -163,7 +203,11 @@ mod tests {
         let names_at = elf.len();
         elf.extend(names);
         let table = elf.len();
-        for (name, start, length) in [(0usize, 0, 0), (1, info_at, info.len()), (10, names_at, names.len())] {
+        for (name, start, length) in [
+            (0usize, 0, 0),
+            (1, info_at, info.len()),
+            (10, names_at, names.len()),
+        ] {
             let mut header = [0u8; 64];
             header[..4].copy_from_slice(&(name as u32).to_le_bytes());
             header[0x18..0x20].copy_from_slice(&(start as u64).to_le_bytes());
@@ -182,7 +226,11 @@ mod tests {
         let dir = temp.path().join("kernel/drivers");
         fs::create_dir_all(&dir).unwrap();
         for (file, depends) in modules {
-            fs::write(dir.join(file), elf_with(format!("depends={depends}\0alias=pci:x\0").as_bytes())).unwrap();
+            fs::write(
+                dir.join(file),
+                elf_with(format!("depends={depends}\0alias=pci:x\0").as_bytes()),
+            )
+            .unwrap();
         }
         fs::write(temp.path().join("modules.builtin"), builtin).unwrap();
         temp
@@ -191,7 +239,11 @@ mod tests {
     #[test]
     fn modules_load_after_what_they_need() {
         let temp = tree_with(
-            &[("virtio-net.ko", "failover,virtio"), ("failover.ko", ""), ("virtio_ring.ko", "")],
+            &[
+                ("virtio-net.ko", "failover,virtio"),
+                ("failover.ko", ""),
+                ("virtio_ring.ko", ""),
+            ],
             "kernel/drivers/virtio.ko\n",
         );
         let tree = ModuleTree::read(temp.path()).unwrap();
@@ -200,7 +252,11 @@ mod tests {
         assert_eq!(names, ["failover", "virtio_net"]);
         assert_eq!(order[1].aliases, ["pci:x"]);
         assert!(tree.knows("virtio") && !tree.knows("e1000e"));
-        assert!(tree.closure(&["e1000e"]).unwrap_err().to_string().contains("'e1000e'"));
+        assert!(tree
+            .closure(&["e1000e"])
+            .unwrap_err()
+            .to_string()
+            .contains("'e1000e'"));
     }
 
     #[test]

@@ -25,7 +25,11 @@ pub(crate) fn unpack_into(cache: &Cache, packages: &[Package], target: &Path) ->
     for package in packages {
         let deb = downloads.join(package.file_name());
         let doing = format!("unpacking {}", deb.display());
-        command::output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&partial), &doing, "dpkg")?;
+        command::output(
+            Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&partial),
+            &doing,
+            "dpkg",
+        )?;
     }
     remove(target)?;
     fs::rename(&partial, target).at("rename to", target)
@@ -45,8 +49,15 @@ impl PackageSet {
     ///
     /// # Errors
     /// Those of [`Apt`].
-    pub(crate) fn fetch(cache: &Cache, release: &str, names: &[String], refresh: bool) -> Result<PackageSet> {
-        let record = cache.dir("packages")?.join(format!("{release}-{}.json", set_name(names)));
+    pub(crate) fn fetch(
+        cache: &Cache,
+        release: &str,
+        names: &[String],
+        refresh: bool,
+    ) -> Result<PackageSet> {
+        let record = cache
+            .dir("packages")?
+            .join(format!("{release}-{}.json", set_name(names)));
         if !refresh {
             if let Some(set) = PackageSet::load(&record) {
                 return Ok(set);
@@ -57,7 +68,10 @@ impl PackageSet {
         let packages = apt.closure(names, None)?;
         apt.download(&packages)?;
         let trees = cache.dir("trees")?;
-        let mut set = PackageSet { wanted: Vec::new(), all: Vec::new() };
+        let mut set = PackageSet {
+            wanted: Vec::new(),
+            all: Vec::new(),
+        };
         for package in &packages {
             let tree = trees.join(package.file_name().trim_end_matches(".deb"));
             if !tree.exists() {
@@ -68,8 +82,10 @@ impl PackageSet {
             }
             set.all.push(tree);
         }
-        let text = serde_json::to_vec_pretty(&set)
-            .map_err(|source| Error::Config { path: record.clone(), detail: source.to_string() })?;
+        let text = serde_json::to_vec_pretty(&set).map_err(|source| Error::Config {
+            path: record.clone(),
+            detail: source.to_string(),
+        })?;
         write_whole(&record, &text)?;
         Ok(set)
     }

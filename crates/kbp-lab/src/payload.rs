@@ -31,13 +31,20 @@ impl std::str::FromStr for GuestFile {
     fn from_str(text: &str) -> std::result::Result<GuestFile, String> {
         let (host, guest) = match text.split_once(':') {
             Some((host, guest)) if guest.starts_with('/') => (host, Some(PathBuf::from(guest))),
-            Some((_, guest)) => return Err(format!("the guest's path '{guest}' does not start with a slash")),
+            Some((_, guest)) => {
+                return Err(format!(
+                    "the guest's path '{guest}' does not start with a slash"
+                ))
+            }
             None => (text, None),
         };
         if host.is_empty() {
             return Err("the host's path is empty".into());
         }
-        Ok(GuestFile { host: host.into(), guest })
+        Ok(GuestFile {
+            host: host.into(),
+            guest,
+        })
     }
 }
 
@@ -53,7 +60,9 @@ impl Payload {
         let files = tree(lab_dir)?;
         for (relative, path) in files {
             // Modules' sources and what a build left are of no use in the guest.
-            let wanted = path.extension().is_some_and(|ext| ext == "sh" || ext == "toml" || ext == "txt");
+            let wanted = path
+                .extension()
+                .is_some_and(|ext| ext == "sh" || ext == "toml" || ext == "txt");
             if wanted {
                 self.add_file(&path, &format!("lab/{}", relative.display()))?;
             }
@@ -99,8 +108,14 @@ impl Payload {
 
     /// Adds the settings, a file that the guest's first process reads as shell code.
     pub(crate) fn add_settings(&mut self, settings: &BTreeMap<&str, String>) {
-        let lines: String = settings.iter().map(|(name, value)| format!("export {name}={}\n", quote(value))).collect();
-        let entry = GuestEntry::File { permissions: 0o644, contents: lines.into_bytes() };
+        let lines: String = settings
+            .iter()
+            .map(|(name, value)| format!("export {name}={}\n", quote(value)))
+            .collect();
+        let entry = GuestEntry::File {
+            permissions: 0o644,
+            contents: lines.into_bytes(),
+        };
         self.files.insert("run/kbp-lab/job.sh".into(), entry);
     }
 
@@ -114,16 +129,23 @@ impl Payload {
             header.set_gid(0);
             header.set_mtime(0);
             match entry {
-                GuestEntry::File { permissions, contents } => {
+                GuestEntry::File {
+                    permissions,
+                    contents,
+                } => {
                     header.set_mode(*permissions);
                     header.set_size(contents.len() as u64);
-                    builder.append_data(&mut header, path, contents.as_slice()).at("write", what)?;
+                    builder
+                        .append_data(&mut header, path, contents.as_slice())
+                        .at("write", what)?;
                 }
                 GuestEntry::Symlink(target) => {
                     header.set_entry_type(tar::EntryType::Symlink);
                     header.set_mode(0o777);
                     header.set_size(0);
-                    builder.append_link(&mut header, path, target).at("write", what)?;
+                    builder
+                        .append_link(&mut header, path, target)
+                        .at("write", what)?;
                 }
             }
         }
@@ -133,7 +155,13 @@ impl Payload {
     fn add_file(&mut self, from: &Path, to: &str) -> Result<()> {
         let meta = fs::metadata(from).at("look at", from)?;
         let contents = fs::read(from).at("read", from)?;
-        self.files.insert(to.into(), GuestEntry::File { permissions: meta.permissions().mode() & 0o777, contents });
+        self.files.insert(
+            to.into(),
+            GuestEntry::File {
+                permissions: meta.permissions().mode() & 0o777,
+                contents,
+            },
+        );
         Ok(())
     }
 }
@@ -144,15 +172,24 @@ fn placed(file: &GuestFile) -> Result<Vec<(String, PathBuf)>> {
     let name = file.host.canonicalize().at("resolve", &file.host)?;
     let name = name.file_name().unwrap_or_default();
     let is_program = meta.is_file() && meta.permissions().mode() & 0o111 != 0;
-    let default = Path::new(if is_program { "/usr/local/bin" } else { "/root" }).join(name);
+    let default = Path::new(if is_program {
+        "/usr/local/bin"
+    } else {
+        "/root"
+    })
+    .join(name);
     let target = file.guest.clone().unwrap_or(default);
     let place = |path: &Path| {
-        guest_path(path).ok_or_else(|| Error::Argument(format!("{} is no place in the guest", path.display())))
+        guest_path(path)
+            .ok_or_else(|| Error::Argument(format!("{} is no place in the guest", path.display())))
     };
     if meta.is_file() {
         return Ok(vec![(place(&target)?, file.host.clone())]);
     }
-    tree(&file.host)?.into_iter().map(|(relative, path)| Ok((place(&target.join(relative))?, path))).collect()
+    tree(&file.host)?
+        .into_iter()
+        .map(|(relative, path)| Ok((place(&target.join(relative))?, path)))
+        .collect()
 }
 
 /// All regular files below a folder: their relative and their whole path.
@@ -165,7 +202,10 @@ fn tree(root: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
             if path.is_dir() && !path.is_symlink() {
                 pending.push(path);
             } else if path.is_file() {
-                files.push((path.strip_prefix(root).unwrap_or(&path).to_path_buf(), path.clone()));
+                files.push((
+                    path.strip_prefix(root).unwrap_or(&path).to_path_buf(),
+                    path.clone(),
+                ));
             }
         }
     }
@@ -185,7 +225,13 @@ mod tests {
     #[test]
     fn file_arguments() {
         let parse = |text: &str| text.parse::<GuestFile>();
-        assert_eq!(parse("a/b").unwrap(), GuestFile { host: "a/b".into(), guest: None });
+        assert_eq!(
+            parse("a/b").unwrap(),
+            GuestFile {
+                host: "a/b".into(),
+                guest: None
+            }
+        );
         assert_eq!(parse("a:/x/y").unwrap().guest, Some("/x/y".into()));
         assert!(parse("a:x").unwrap_err().contains("slash"));
         assert!(parse(":/x").is_err());
@@ -195,7 +241,10 @@ mod tests {
     fn words_survive_the_shell() {
         for word in ["", "plain", "it's", "a b\n$(reboot) `x` \\ \"q\"", "''"] {
             let script = format!("printf %s {}", quote(word));
-            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            let output = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .output()
+                .unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout), word);
         }
     }
@@ -203,16 +252,40 @@ mod tests {
     #[test]
     fn programs_get_their_libraries_and_a_place() {
         let mut payload = Payload::default();
-        payload.add_files(&[GuestFile { host: std::env::current_exe().unwrap(), guest: None }]).unwrap();
+        payload
+            .add_files(&[GuestFile {
+                host: std::env::current_exe().unwrap(),
+                guest: None,
+            }])
+            .unwrap();
         payload.add_settings(&BTreeMap::from([("OUT", "/out".to_string())]));
         let bytes = payload.into_tar().unwrap();
         let mut archive = tar::Archive::new(bytes.as_slice());
-        let paths: Vec<String> =
-            archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
-        for end in ["libc.so.6", "libm.so.6", "usr/lib64/ld-linux-x86-64.so.2", "run/kbp-lab/job.sh"] {
-            assert!(paths.iter().any(|path| path.ends_with(end)), "{end} is not in {paths:?}");
+        let paths: Vec<String> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().path().unwrap().display().to_string())
+            .collect();
+        for end in [
+            "libc.so.6",
+            "libm.so.6",
+            "usr/lib64/ld-linux-x86-64.so.2",
+            "run/kbp-lab/job.sh",
+        ] {
+            assert!(
+                paths.iter().any(|path| path.ends_with(end)),
+                "{end} is not in {paths:?}"
+            );
         }
-        assert!(paths.iter().any(|path| path.starts_with("usr/local/bin/kbp_lab-")), "{paths:?}");
-        assert!(paths.iter().all(|path| !path.starts_with("lib")), "the guest's /usr is merged: {paths:?}");
+        assert!(
+            paths
+                .iter()
+                .any(|path| path.starts_with("usr/local/bin/kbp_lab-")),
+            "{paths:?}"
+        );
+        assert!(
+            paths.iter().all(|path| !path.starts_with("lib")),
+            "the guest's /usr is merged: {paths:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A small client of QEMU's machine protocol: just what snapshots and an orderly end need.
+//! A small client of QEMU's machine protocol: just what taking a snapshot needs.
 //!
 //! Not here: when to use it ([`crate::machine`], [`crate::snapshot`]).
 
@@ -47,17 +47,20 @@ impl Qmp {
         writeln!(self.stream, "{message}").map_err(lost)?;
         let mut answer = self.answer()?;
         match answer["error"]["desc"].as_str() {
-            Some(words) => Err(Error::Qemu { detail: format!("{name}: {words}") }),
+            Some(words) => Err(Error::Qemu {
+                detail: format!("{name}: {words}"),
+            }),
             None => Ok(answer["return"].take()),
         }
     }
 
-    /// Writes the machine's state into a file. The machine stays stopped.
+    /// Writes the machine's state into a file and leaves the machine stopped.
+    ///
+    /// It is running until then, because a machine that was stopped before would wait for a command when it is loaded.
     ///
     /// # Errors
     /// [`Error::Qemu`] when it fails or takes longer than `limit`.
     pub(crate) fn save(&mut self, path: &str, limit: Duration) -> Result<()> {
-        self.command("stop", Value::Null)?;
         self.command("migrate", json!({ "uri": format!("file:{path}") }))?;
         let deadline = Instant::now() + limit;
         loop {
@@ -66,31 +69,18 @@ impl Qmp {
                 Some("completed") => return Ok(()),
                 Some("failed" | "cancelled") => {
                     let detail = state["error-desc"].as_str().unwrap_or("no reason given");
-                    return Err(Error::Qemu { detail: format!("the snapshot failed: {detail}") });
+                    return Err(Error::Qemu {
+                        detail: format!("the snapshot failed: {detail}"),
+                    });
                 }
                 _ if Instant::now() > deadline => {
-                    return Err(Error::Qemu { detail: "the snapshot takes too long".into() })
+                    return Err(Error::Qemu {
+                        detail: "the snapshot takes too long".into(),
+                    })
                 }
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-    }
-
-    /// Waits until a machine started from a snapshot is whole, and lets it run.
-    ///
-    /// # Errors
-    /// [`Error::Qemu`] when it does not come up within `limit`.
-    pub(crate) fn resume(&mut self, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let state = self.command("query-status", Value::Null)?;
-            match state["status"].as_str() {
-                Some("inmigrate") if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-                Some("inmigrate") => return Err(Error::Qemu { detail: "the snapshot does not load".into() }),
-                _ => break,
-            }
-        }
-        self.command("cont", Value::Null).map(|_| ())
     }
 
     /// The next message that is no event.
@@ -98,10 +88,13 @@ impl Qmp {
         loop {
             let mut line = String::new();
             if self.reader.read_line(&mut line).map_err(lost)? == 0 {
-                return Err(Error::Qemu { detail: "it closed its control connection".into() });
+                return Err(Error::Qemu {
+                    detail: "it closed its control connection".into(),
+                });
             }
-            let message: Value =
-                serde_json::from_str(&line).map_err(|error| Error::Qemu { detail: error.to_string() })?;
+            let message: Value = serde_json::from_str(&line).map_err(|error| Error::Qemu {
+                detail: error.to_string(),
+            })?;
             if message.get("event").is_none() {
                 return Ok(message);
             }
@@ -110,5 +103,7 @@ impl Qmp {
 }
 
 fn lost(source: std::io::Error) -> Error {
-    Error::Qemu { detail: format!("its control connection failed: {source}") }
+    Error::Qemu {
+        detail: format!("its control connection failed: {source}"),
+    }
 }

@@ -51,7 +51,9 @@ impl Toolchain {
             return Ok(Toolchain::Host);
         }
         let recipe = config.compiler.get(compiler).ok_or_else(|| {
-            Error::Argument(format!("kernels.toml says nothing about the compiler {compiler}"))
+            Error::Argument(format!(
+                "kernels.toml says nothing about the compiler {compiler}"
+            ))
         })?;
         let root = root_path(cache, recipe);
         if !root.join(".made").exists() {
@@ -65,7 +67,9 @@ impl Toolchain {
     /// # Errors
     /// [`Error::MissingTool`] when `unshare` is not installed.
     pub(crate) fn command(&self, program: &str, cache: &Cache) -> Result<Command> {
-        let Toolchain::Root(root) = self else { return Ok(Command::new(program)) };
+        let Toolchain::Root(root) = self else {
+            return Ok(Command::new(program));
+        };
         if command::find("unshare").is_none() {
             return Err(Error::MissingTool {
                 tool: "unshare".into(),
@@ -78,7 +82,11 @@ impl Toolchain {
         if !nix::unistd::geteuid().is_root() {
             command.arg("--map-root-user");
         }
-        command.args(["sh", "-c", ENTER, "sh"]).arg(root).arg(cache.root()).arg(program);
+        command
+            .args(["sh", "-c", ENTER, "sh"])
+            .arg(root)
+            .arg(cache.root())
+            .arg(program);
         Ok(command)
     }
 }
@@ -86,14 +94,20 @@ impl Toolchain {
 /// Whether this machine can build for a compiler without a root.
 pub(crate) fn host_has(compiler: &str) -> bool {
     let programs = [compiler, "make", "ld"];
-    programs.iter().all(|program| command::find(program).is_some()) && Path::new("/").join(KBUILD_LIBRARY).exists()
+    programs
+        .iter()
+        .all(|program| command::find(program).is_some())
+        && Path::new("/").join(KBUILD_LIBRARY).exists()
 }
 
 /// The root's folder, whether it is there or not; named after what is in it.
 pub(crate) fn root_path(cache: &Cache, recipe: &Compiler) -> PathBuf {
     use sha2::{Digest, Sha256};
     let id = hex(&Sha256::digest(recipe.packages.join(" ").as_bytes()));
-    cache.root().join("roots").join(format!("{}-{}", recipe.release, &id[..12]))
+    cache
+        .root()
+        .join("roots")
+        .join(format!("{}-{}", recipe.release, &id[..12]))
 }
 
 fn make_root(cache: &Cache, recipe: &Compiler, root: &Path) -> Result<()> {
@@ -102,20 +116,35 @@ fn make_root(cache: &Cache, recipe: &Compiler, root: &Path) -> Result<()> {
     let apt = Apt::open(cache, &recipe.release)?;
     apt.update(false)?;
     let packages = recipe.packages.join(",");
-    eprintln!("lab: making a build root of {} with {packages} (about a minute, once)", recipe.release);
+    eprintln!(
+        "lab: making a build root of {} with {packages} (about a minute, once)",
+        recipe.release
+    );
     remove(root)?;
     let settings = root.with_extension("apt.conf");
     fs::write(&settings, apt.acquire_settings()).at("write", &settings)?;
     let mut command = mmdebstrap(cache)?;
     command
-        .args(["--quiet", "--variant=apt", "--architectures=amd64", "--skip=check/empty"])
+        .args([
+            "--quiet",
+            "--variant=apt",
+            "--architectures=amd64",
+            "--skip=check/empty",
+        ])
         .arg(format!("--include={packages}"))
         .arg(format!("--aptopt={}", settings.display()))
-        .args(["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*"])
+        .args([
+            "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-exclude=/usr/share/man/*",
+        ])
         .arg(&recipe.release)
         .arg(root)
         .arg(apt.sources_file());
-    let made = command::output(&mut command, &format!("making {}", root.display()), "mmdebstrap");
+    let made = command::output(
+        &mut command,
+        &format!("making {}", root.display()),
+        "mmdebstrap",
+    );
     remove(&settings)?;
     if let Err(error) = made {
         remove(root)?;

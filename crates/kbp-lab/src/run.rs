@@ -146,21 +146,31 @@ impl Job<'_> {
     ///
     /// # Errors
     /// Only what is no verdict about the machine: QEMU does not start, files cannot be written.
-    pub(crate) fn run(mut self, mut sink: impl FnMut() -> Box<dyn Write + Send>) -> Result<Outcome> {
+    pub(crate) fn run(
+        mut self,
+        mut sink: impl FnMut() -> Box<dyn Write + Send>,
+    ) -> Result<Outcome> {
         if let Some(dir) = &self.spec.out_dir {
             std::fs::create_dir_all(dir).at("make the folder", dir)?;
         }
         for retry in 0.. {
             let (outcome, console) = self.attempt(sink())?;
-            let early = matches!(outcome.verdict, Verdict::Lost { init_ran: false, .. });
-            if early && retry < BOOT_RETRIES {
-                eprintln!("lab: the machine was lost before its first process ran; starting it again");
-                continue;
+            match &outcome.verdict {
+                Verdict::Lost {
+                    reason,
+                    init_ran: false,
+                } if retry < BOOT_RETRIES => {
+                    eprintln!("lab: the machine was lost before its first process ran: {reason}; starting it again");
+                }
+                _ => {
+                    self.keep(&outcome, &console)?;
+                    return Ok(outcome);
+                }
             }
-            self.keep(&outcome, &console)?;
-            return Ok(outcome);
         }
-        Err(Error::Qemu { detail: "no attempt was made".into() })
+        Err(Error::Qemu {
+            detail: "no attempt was made".into(),
+        })
     }
 
     fn attempt(&mut self, sink: Box<dyn Write + Send>) -> Result<(Outcome, String)> {
@@ -181,23 +191,34 @@ impl Job<'_> {
         let boot = begin.elapsed();
         machine.stream_output(sink);
         let data = machine.receive_data(self.spec.out_dir.as_deref())?;
-        machine.say(&format!("job {}", self.payload.len()));
         machine.send_data(self.payload.clone())?;
         let (verdict, script) = self.watch(&mut machine);
         let console = machine.end();
         let verdict = lost_with_words(verdict, &machine, &console);
         if let (Ok(Err(source)), Verdict::Pass | Verdict::Skip) = (data.join(), &verdict) {
-            return Err(source).at("unpack the guest's files into", self.spec.out_dir.clone().unwrap_or_default());
+            return Err(source).at(
+                "unpack the guest's files into",
+                self.spec.out_dir.clone().unwrap_or_default(),
+            );
         }
         let turns = self.record.turns;
-        Ok((Outcome { verdict, turns, console_tail: tail(&console, CONSOLE_LINES), boot, script }, console))
+        Ok((
+            Outcome {
+                verdict,
+                turns,
+                console_tail: tail(&console, CONSOLE_LINES),
+                boot,
+                script,
+            },
+            console,
+        ))
     }
 
-    /// A machine that waits for its job, or the verdict that there is none.
+    /// A machine that has begun to take its job, or the verdict that there is none.
     fn boot(&self) -> Result<std::result::Result<Machine, (Verdict, String)>> {
         if let Some(snapshot) = &self.snapshot {
             if snapshot.ready().is_none() {
-                let _lock = self.cache.lock_prepare()?;
+                let _lock = self.cache.lock_snapshot(snapshot.name())?;
                 // Somebody else may have made it while we waited.
                 if snapshot.ready().is_none() {
                     if let Err(lost) = self.take_snapshot(snapshot)? {
@@ -205,45 +226,96 @@ impl Job<'_> {
                     }
                 }
             }
-            match self.resume(snapshot) {
+            match self.resume(snapshot)? {
                 Ok(machine) => return Ok(Ok(machine)),
-                Err(error) => {
-                    eprintln!("lab: the snapshot does not load ({error}); booting");
+                Err(reason) => {
+                    eprintln!("lab: the snapshot does not load ({reason}); booting");
                     snapshot.discard()?;
                 }
             }
         }
-        self.cold_boot(self.console())
+        let mut machine = match self.cold_boot(self.console(), false)? {
+            Ok(machine) => machine,
+            Err(lost) => return Ok(Err(lost)),
+        };
+        match self.hand_over(&mut machine) {
+            None => Ok(Ok(machine)),
+            Some(reason) => {
+                let text = machine.end();
+                let verdict = Verdict::Lost {
+                    reason,
+                    init_ran: true,
+                };
+                Ok(Err((lost_with_words(verdict, &machine, &text), text)))
+            }
+        }
     }
 
-    fn resume(&self, snapshot: &Snapshot) -> Result<Machine> {
+    /// Announces the job; the reason when the guest does not answer.
+    fn hand_over(&self, machine: &mut Machine) -> Option<String> {
+        machine.say(&format!("job {}", self.payload.len()));
+        match machine.event(Instant::now() + SNAPSHOT) {
+            Event::Line(line) if line == "taken" => None,
+            Event::Line(line) => Some(format!("the guest answered '{line}' to its job")),
+            Event::Gone => Some("it ended before it took its job".into()),
+            Event::TimedOut => Some("the guest did not answer to its job".into()),
+        }
+    }
+
+    fn resume(&self, snapshot: &Snapshot) -> Result<std::result::Result<Machine, String>> {
         let mut machine = Machine::start(&Start {
             qemu: self.qemu,
             arguments: &self.arguments,
             incoming: snapshot.ready(),
             console: self.console(),
+            controlled: false,
+            one_cpu: self.one_cpu(),
         })?;
-        machine.qmp().resume(SNAPSHOT)?;
-        Ok(machine)
+        Ok(match self.hand_over(&mut machine) {
+            None => Ok(machine),
+            Some(reason) => Err(format!("{reason} {}", tail(&machine.complaints(), 2))),
+        })
     }
 
-    fn take_snapshot(&self, snapshot: &Snapshot) -> Result<std::result::Result<(), (Verdict, String)>> {
-        eprintln!("lab: booting {} once; later runs go on from a snapshot", self.record.kernel);
-        self.cache.check_space(2 * (u64::from(self.spec.memory_mib) << 20))?;
-        let console = if self.spec.verbose { Console::Shown } else { Console::Kept };
-        let mut machine = match self.cold_boot(console)? {
+    fn take_snapshot(
+        &self,
+        snapshot: &Snapshot,
+    ) -> Result<std::result::Result<(), (Verdict, String)>> {
+        eprintln!(
+            "lab: booting {} once; later runs go on from a snapshot",
+            self.record.kernel
+        );
+        self.cache
+            .check_space(2 * (u64::from(self.spec.memory_mib) << 20))?;
+        let console = if self.spec.verbose {
+            Console::Shown
+        } else {
+            Console::Kept
+        };
+        let mut machine = match self.cold_boot(console, true)? {
             Ok(machine) => machine,
             Err(lost) => return Ok(Err(lost)),
         };
-        machine.qmp().save(&snapshot.partial().display().to_string(), SNAPSHOT)?;
+        machine.save(&snapshot.partial(), SNAPSHOT)?;
         machine.end();
         snapshot.commit()?;
         Ok(Ok(()))
     }
 
-    fn cold_boot(&self, console: Console) -> Result<std::result::Result<Machine, (Verdict, String)>> {
-        let mut machine =
-            Machine::start(&Start { qemu: self.qemu, arguments: &self.arguments, incoming: None, console })?;
+    fn cold_boot(
+        &self,
+        console: Console,
+        controlled: bool,
+    ) -> Result<std::result::Result<Machine, (Verdict, String)>> {
+        let start = Start {
+            qemu: self.qemu,
+            arguments: &self.arguments,
+            incoming: None,
+            console,
+            controlled,
+            one_cpu: self.one_cpu(),
+        };
+        let mut machine = Machine::start(&start)?;
         let deadline = Instant::now() + BOOT;
         loop {
             let reason = match machine.event(deadline) {
@@ -253,7 +325,14 @@ impl Job<'_> {
                 Event::TimedOut => format!("it did not boot within {} s", BOOT.as_secs()),
             };
             let text = machine.end();
-            let verdict = lost_with_words(Verdict::Lost { reason, init_ran: false }, &machine, &text);
+            let verdict = lost_with_words(
+                Verdict::Lost {
+                    reason,
+                    init_ran: false,
+                },
+                &machine,
+                &text,
+            );
             return Ok(Err((verdict, text)));
         }
     }
@@ -266,11 +345,20 @@ impl Job<'_> {
         let verdict = loop {
             let line = match machine.event(deadline) {
                 Event::Line(line) => line,
-                Event::Gone => break Verdict::Lost { reason: "it ended without a result".into(), init_ran: true },
+                Event::Gone => {
+                    break Verdict::Lost {
+                        reason: "it ended without a result".into(),
+                        init_ran: true,
+                    }
+                }
                 Event::TimedOut if began.is_some() => break Verdict::TimedOut,
                 Event::TimedOut => {
-                    let reason = format!("the guest did not take its job within {} s", JOB.as_secs());
-                    break Verdict::Lost { reason, init_ran: true };
+                    let reason =
+                        format!("the guest did not take its job within {} s", JOB.as_secs());
+                    break Verdict::Lost {
+                        reason,
+                        init_ran: true,
+                    };
                 }
             };
             match line.split_once(' ').unwrap_or((&line, "")) {
@@ -306,7 +394,10 @@ impl Job<'_> {
     fn announce(&self) {
         let record = &self.record;
         let turns = record.turns.map_or(String::new(), |turns| {
-            format!(", longest turn {:.1} us (limit 20 us)", turns.turn_ns_max as f64 / 1000.0)
+            format!(
+                ", longest turn {:.1} us (limit 20 us)",
+                turns.turn_ns_max as f64 / 1000.0
+            )
         });
         eprintln!(
             "lab: {} on QEMU {}, {} CPUs, clock {}, clocksource {}{turns}",
@@ -316,7 +407,15 @@ impl Job<'_> {
 
     fn limit(&self) -> Duration {
         // A person at a shell is not hurried.
-        if self.spec.shell { Duration::from_secs(24 * 3600) } else { self.spec.timeout }
+        if self.spec.shell {
+            Duration::from_secs(24 * 3600)
+        } else {
+            self.spec.timeout
+        }
+    }
+
+    fn one_cpu(&self) -> bool {
+        self.spec.clock == Clock::Virtual
     }
 
     fn console(&self) -> Console {
@@ -328,13 +427,17 @@ impl Job<'_> {
     }
 
     fn keep(&mut self, outcome: &Outcome, console: &str) -> Result<()> {
-        let Some(dir) = &self.spec.out_dir else { return Ok(()) };
+        let Some(dir) = &self.spec.out_dir else {
+            return Ok(());
+        };
         self.record.verdict = Some(outcome.verdict.clone());
         let path = dir.join("console.log");
         std::fs::write(&path, console).at("write", &path)?;
         let path = dir.join("machine.json");
-        let text = serde_json::to_string_pretty(&self.record)
-            .map_err(|error| Error::Config { path: path.clone(), detail: error.to_string() })?;
+        let text = serde_json::to_string_pretty(&self.record).map_err(|error| Error::Config {
+            path: path.clone(),
+            detail: error.to_string(),
+        })?;
         std::fs::write(&path, text + "\n").at("write", &path)
     }
 }
@@ -342,15 +445,29 @@ impl Job<'_> {
 /// A boot that proves whether the host's processor can run a guest; the answer holds until the host boots again.
 pub(crate) fn kvm_works(cache: &Cache, qemu: &Qemu, arguments: &[String]) -> Result<bool> {
     const TRIAL: Duration = Duration::from_secs(20);
-    if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+    if std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .is_err()
+    {
         return Ok(false);
     }
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let file = cache.dir("kvm")?.join(format!("{}-{}", qemu.version, boot_id.trim()));
+    let file = cache
+        .dir("kvm")?
+        .join(format!("{}-{}", qemu.version, boot_id.trim()));
     if let Ok(answer) = std::fs::read_to_string(&file) {
         return Ok(answer == "yes");
     }
-    let start = Start { qemu, arguments, incoming: None, console: Console::Kept };
+    let start = Start {
+        qemu,
+        arguments,
+        incoming: None,
+        console: Console::Kept,
+        controlled: false,
+        one_cpu: false,
+    };
     let works = match Machine::start(&start) {
         Err(_) => false,
         Ok(mut machine) => {
@@ -360,14 +477,19 @@ pub(crate) fn kvm_works(cache: &Cache, qemu: &Qemu, arguments: &[String]) -> Res
             ready
         }
     };
-    eprintln!("lab: KVM {} on this machine (found by a trial boot)", if works { "works" } else { "does not work" });
+    eprintln!(
+        "lab: KVM {} on this machine (found by a trial boot)",
+        if works { "works" } else { "does not work" }
+    );
     std::fs::write(&file, if works { "yes" } else { "no" }).at("write", &file)?;
     Ok(works)
 }
 
 /// Seconds since 1970.
 pub(crate) fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
 }
 
 fn verdict_of(code: Option<i32>) -> Verdict {
@@ -375,14 +497,25 @@ fn verdict_of(code: Option<i32>) -> Verdict {
         Some(0) => Verdict::Pass,
         Some(4) => Verdict::Skip,
         Some(code) => Verdict::Fail { code },
-        None => Verdict::Lost { reason: "the guest gave no exit code".into(), init_ran: true },
+        None => Verdict::Lost {
+            reason: "the guest gave no exit code".into(),
+            init_ran: true,
+        },
     }
 }
 
 /// Adds to a lost machine's verdict what console and QEMU said.
 fn lost_with_words(verdict: Verdict, machine: &Machine, console: &str) -> Verdict {
-    let Verdict::Lost { mut reason, init_ran } = verdict else { return verdict };
-    let said = console.lines().find(|line| line.contains("Kernel panic") || line.starts_with("kbp-lab: the"));
+    let Verdict::Lost {
+        mut reason,
+        init_ran,
+    } = verdict
+    else {
+        return verdict;
+    };
+    let said = console
+        .lines()
+        .find(|line| line.contains("Kernel panic") || line.starts_with("kbp-lab: the"));
     if let Some(line) = said {
         reason.push_str(": ");
         reason.push_str(line.trim());
@@ -392,7 +525,10 @@ fn lost_with_words(verdict: Verdict, machine: &Machine, console: &str) -> Verdic
         reason.push_str("; QEMU says: ");
         reason.push_str(&tail(&complaints, 3));
     }
-    Verdict::Lost { reason, init_ran: init_ran || init_seen(console) }
+    Verdict::Lost {
+        reason,
+        init_ran: init_ran || init_seen(console),
+    }
 }
 
 /// The script's path in the guest: it has to lie in the lab's folder.
@@ -400,7 +536,11 @@ pub(crate) fn guest_script(lab_dir: &Path, script: &Path) -> Result<String> {
     let whole = script.canonicalize().at("find the script", script)?;
     let lab = lab_dir.canonicalize().at("find", lab_dir)?;
     let relative = whole.strip_prefix(&lab).map_err(|_| {
-        Error::Argument(format!("{} is not in {}, which is what the guest sees", script.display(), lab_dir.display()))
+        Error::Argument(format!(
+            "{} is not in {}, which is what the guest sees",
+            script.display(),
+            lab_dir.display()
+        ))
     })?;
     Ok(format!("/lab/{}", relative.display()))
 }
@@ -425,8 +565,14 @@ mod tests {
         for path in ["lab/tests/a.sh", "b.sh"] {
             std::fs::write(temp.path().join(path), "").unwrap();
         }
-        assert_eq!(guest_script(&lab, &lab.join("tests/a.sh")).unwrap(), "/lab/tests/a.sh");
-        assert!(guest_script(&lab, &temp.path().join("b.sh")).unwrap_err().to_string().contains("is not in"));
+        assert_eq!(
+            guest_script(&lab, &lab.join("tests/a.sh")).unwrap(),
+            "/lab/tests/a.sh"
+        );
+        assert!(guest_script(&lab, &temp.path().join("b.sh"))
+            .unwrap_err()
+            .to_string()
+            .contains("is not in"));
         assert!(guest_script(&lab, &lab.join("tests/none.sh")).is_err());
     }
 }

@@ -20,7 +20,7 @@ use crate::error::{IoContext, Result};
 /// Most snapshots kept; each is as large as the memory that the booted guest uses.
 const KEPT: usize = 12;
 /// Raise when what is snapshotted changes in a way that the arguments do not show.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Where a machine's snapshot is or would be.
 #[derive(Debug, Clone)]
@@ -30,7 +30,12 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// The snapshot of a machine with these arguments, this QEMU and these contents of its boot files.
-    pub(crate) fn of(cache: &Cache, arguments: &[String], qemu: &str, boot_files: &[&Path]) -> Result<Snapshot> {
+    pub(crate) fn of(
+        cache: &Cache,
+        arguments: &[String],
+        qemu: &str,
+        boot_files: &[&Path],
+    ) -> Result<Snapshot> {
         let mut hasher = Sha256::new();
         hasher.update(format!("{FORMAT}\0{qemu}\0{}\0", arguments.join("\0")));
         for file in boot_files {
@@ -39,7 +44,17 @@ impl Snapshot {
             hasher.update(format!("{}\0{size}\0", file.display()));
         }
         let name = hex(&hasher.finalize())[..24].to_string();
-        Ok(Snapshot { path: cache.dir("snapshots")?.join(name) })
+        Ok(Snapshot {
+            path: cache.dir("snapshots")?.join(name),
+        })
+    }
+
+    /// Its name, by which it is locked.
+    pub(crate) fn name(&self) -> &str {
+        self.path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default()
     }
 
     /// The file, if the snapshot is there; it then counts as used now.
@@ -74,7 +89,10 @@ fn prune(dir: &Path) -> Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in fs::read_dir(dir).at("read", dir)? {
         let entry = entry.at("read", dir)?;
-        let time = entry.metadata().and_then(|meta| meta.modified()).at("look at", entry.path())?;
+        let time = entry
+            .metadata()
+            .and_then(|meta| meta.modified())
+            .at("look at", entry.path())?;
         files.push((time, entry.path()));
     }
     files.sort();
@@ -98,7 +116,9 @@ mod tests {
         fs::write(&file, "1").unwrap();
         let of = |arguments: &[&str], qemu: &str| {
             let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            Snapshot::of(&cache, &arguments, qemu, &[&file]).unwrap().path
+            Snapshot::of(&cache, &arguments, qemu, &[&file])
+                .unwrap()
+                .path
         };
         let base = of(&["-smp", "4"], "10");
         assert_eq!(base, of(&["-smp", "4"], "10"));
@@ -113,7 +133,8 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         for index in 0..KEPT + 3 {
             let file = fs::File::create(temp.path().join(format!("{index:02}"))).unwrap();
-            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(index as u64)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(index as u64))
+                .unwrap();
         }
         prune(temp.path()).unwrap();
         let left = fs::read_dir(temp.path()).unwrap().count();

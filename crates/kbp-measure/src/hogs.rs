@@ -2,8 +2,10 @@
 //! CPU hogs: ordinary `SCHED_OTHER` threads that take all the time they are given on
 //! one CPU each.
 //!
-//! They spin with PAUSE: on the lab's virtual clock a spinner without it would take its
-//! share of the instruction stream from every other CPU.
+//! They work a little and then PAUSE: on the lab's virtual clock a spinner without it
+//! would take its share of the instruction stream from every other CPU. With nothing but
+//! PAUSE they would be no burden there but to the host, which needs about a microsecond
+//! for each.
 //! Not here: hogs of higher priority; those are a fault to inject, not a load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +14,10 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::place::Place;
+
+/// Steps of work between two PAUSEs, a few instructions each: together well below the
+/// turns to which the lab limits every virtual CPU (2.5 µs with four of them).
+const STEPS: u32 = 200;
 
 /// Running hogs. Dropping them stops them too; [`Hogs::stop`] also says what they did.
 #[derive(Debug)]
@@ -87,6 +93,9 @@ fn hog(place: &Place, stop: &AtomicBool, pinned: &Pinned) -> u64 {
     let mut rounds = 0;
     while !failed && !stop.load(Ordering::Relaxed) {
         rounds += 1;
+        for step in 0..STEPS {
+            std::hint::black_box(step);
+        }
         std::hint::spin_loop();
     }
     rounds

@@ -64,14 +64,22 @@ impl StormConfig {
         format!(
             "A second NAPI instance on CPU {}: bursts of {} packets with {:.1} µs of work each, every {} ms \
              on average, handed out by budget, so that a full poll of 64 packets lasts {poll_us:.0} µs; \
-             and {} SCHED_OTHER hogs on the CPUs {:?}.",
+             and SCHED_OTHER hogs: {}.",
             self.cpu,
             self.burst_packets,
             f64::from(self.packet_ns) / 1e3,
             self.period_ms,
-            self.hog_cpus.len(),
-            self.hog_cpus
+            self.hog_words()
         )
+    }
+
+    fn hog_words(&self) -> String {
+        let mut cpus = self.hog_cpus.clone();
+        cpus.sort_unstable();
+        let words = cpus
+            .chunk_by(|a, b| a == b)
+            .map(|same| format!("{} on CPU {}", same.len(), same[0]));
+        words.collect::<Vec<_>>().join(", ")
     }
 
     fn parameters(&self) -> String {

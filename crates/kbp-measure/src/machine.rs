@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a result was made: what the lab left in `machine.json`, completed by the machine
-//! itself.
+//! Where a result was made: begun inside the machine, completed outside.
 //!
-//! Not here: the self-check of the virtual clock; the lab makes it and writes it down.
+//! Inside, the kernel and the clock are known. What only the lab knows (QEMU, how it was
+//! started, the check of the virtual clock) it leaves as `machine.json` beside the result
+//! when the run is over.
+//!
+//! Not here: the check of the virtual clock itself; the lab makes it.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use kbp_core::Host;
 use serde_json::Value;
@@ -12,80 +16,81 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::result::{Config, ResultFile, SCHEMA};
 
-/// Longest turn of a virtual CPU with which figures are still reported, nanoseconds.
-const TURN_NS_MAX: u64 = 20_000;
+/// Longest turn of a virtual CPU with which figures still mean something, nanoseconds.
+pub const TURN_NS_MAX: u64 = 20_000;
 
-/// What the caller knows and the machine does not.
-#[derive(Debug, Clone, Default)]
-pub struct Origin {
-    /// Revision of the source.
-    pub git: Option<String>,
-    /// When the run began, UTC, ISO 8601.
-    pub date: Option<String>,
-}
-
-/// Begins a result in `dir`, where the lab may have left `machine.json`.
+/// Begins a result on the machine that is measured.
+///
+/// `clock` is what the lab says about it; without a lab it is a real one.
 ///
 /// # Errors
-/// When that file can't be understood, or says that the virtual clock is not fair.
-pub fn begin_result(dir: &Path, origin: &Origin, config: Config) -> Result<ResultFile> {
-    let machine = read_machine(&dir.join("machine.json"))?;
+/// When the kernel does not say what it is.
+pub fn begin_result(clock: Option<&str>, git: Option<&str>, config: Config) -> Result<ResultFile> {
     let host = Host::system();
-    let text = |key: &str| machine.get(key).and_then(Value::as_str).map(str::to_owned);
-    let kernel = match text("kernel") {
-        Some(kernel) => kernel,
-        None => host.kernel_release().map_err(kbp_core::Error::from)?,
-    };
-    let cmdline = host
-        .read_trimmed("proc/cmdline")
-        .map_err(kbp_core::Error::from)?;
-    let unknown = || "unknown".to_owned();
     Ok(ResultFile {
         schema: SCHEMA.into(),
-        clock: text("clock").unwrap_or_else(|| "real".into()),
-        kernel,
-        qemu: text("qemu"),
-        cmdline,
-        date: origin
-            .date
-            .clone()
-            .or_else(|| text("date"))
-            .unwrap_or_else(unknown),
-        git: origin
-            .git
-            .clone()
-            .or_else(|| text("git"))
-            .unwrap_or_else(unknown),
-        machine,
+        clock: clock.unwrap_or("real").into(),
+        kernel: host.kernel_release().map_err(kbp_core::Error::from)?,
+        qemu: None,
+        cmdline: host
+            .read_trimmed("proc/cmdline")
+            .map_err(kbp_core::Error::from)?,
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        git: git.unwrap_or("unknown").into(),
+        machine: Value::Null,
         config: Some(config),
         rows: Vec::new(),
     })
 }
 
-/// A missing file is no error: a real machine has none.
-fn read_machine(path: &Path) -> Result<Value> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
-        Err(e) => return Err(Error::file("read", path, e)),
-    };
-    let schema = |why: String| Error::Schema {
-        path: path.to_owned(),
+/// Completes a result with the lab's `machine.json`.
+///
+/// # Errors
+/// When that file can't be read, is of another machine than the result, or says that the
+/// virtual clock was not fair.
+pub fn complete_result(file: &mut ResultFile, machine_path: &Path) -> Result<()> {
+    let text =
+        std::fs::read_to_string(machine_path).map_err(|e| Error::file("read", machine_path, e))?;
+    let refuse = |why: String| Error::Schema {
+        path: machine_path.to_owned(),
         why,
     };
     let machine: Value =
-        serde_json::from_str(&text).map_err(|e| schema(format!("this is not JSON: {e}")))?;
-    let turn_ns = machine
-        .get("longest_turn_ns")
-        .and_then(Value::as_u64)
-        .unwrap_or(0);
-    if turn_ns > TURN_NS_MAX {
-        return Err(schema(format!(
-            "the longest turn of a virtual CPU is {turn_ns} ns, above {TURN_NS_MAX} ns: the clock \
-             is not fair, and its figures would mean nothing"
-        )));
+        serde_json::from_str(&text).map_err(|e| refuse(format!("this is not JSON: {e}")))?;
+    for (key, ours) in [("kernel", &file.kernel), ("clock", &file.clock)] {
+        if machine[key].as_str() != Some(ours) {
+            let why = format!(
+                "its {key} is {}, that of the result is {ours}",
+                machine[key]
+            );
+            return Err(refuse(why));
+        }
     }
-    Ok(machine)
+    if let Some(why) = unfair(file, &machine) {
+        return Err(refuse(why));
+    }
+    file.qemu = machine["qemu"].as_str().map(str::to_owned);
+    file.machine = machine;
+    Ok(())
+}
+
+/// The longest turn of a virtual CPU that the lab saw, nanoseconds.
+pub fn longest_turn_ns(machine: &Value) -> Option<u64> {
+    machine["turns"]["turn_ns_max"].as_u64()
+}
+
+fn unfair(file: &ResultFile, machine: &Value) -> Option<String> {
+    if file.clock != "virtual" {
+        return None;
+    }
+    match longest_turn_ns(machine) {
+        None => Some("it has no check of the virtual clock".into()),
+        Some(turn_ns) if turn_ns > TURN_NS_MAX => Some(format!(
+            "a virtual CPU kept its turn for {turn_ns} ns, above {TURN_NS_MAX} ns: the clock was \
+             not fair, and its figures would mean nothing"
+        )),
+        Some(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -93,39 +98,52 @@ mod tests {
     use super::*;
     use crate::result::tests::sample;
 
-    fn begin(machine: Option<&str>) -> Result<ResultFile> {
+    fn complete(text: &str) -> Result<ResultFile> {
         let dir = tempfile::tempdir().unwrap();
-        if let Some(text) = machine {
-            std::fs::write(dir.path().join("machine.json"), text).unwrap();
-        }
-        let origin = Origin {
-            git: Some("abc".into()),
-            date: None,
+        let path = dir.path().join("machine.json");
+        std::fs::write(&path, text).unwrap();
+        let mut file = ResultFile {
+            qemu: None,
+            machine: Value::Null,
+            ..sample()
         };
-        begin_result(dir.path(), &origin, sample().config.unwrap())
+        complete_result(&mut file, &path).map(|()| file)
+    }
+
+    fn machine(kernel: &str, turn_ns: u64) -> String {
+        format!(
+            r#"{{"clock":"virtual","kernel":"{kernel}","qemu":"10.0.2","turns":{{"turn_ns_max":{turn_ns}}}}}"#
+        )
     }
 
     #[test]
-    fn the_lab_is_believed_and_the_rest_is_read() {
-        let text = r#"{"clock":"virtual","kernel":"6.1.0-55-amd64","qemu":"10.0.2","date":"d"}"#;
-        let file = begin(Some(text)).unwrap();
-        assert_eq!(
-            (file.clock.as_str(), file.qemu.as_deref()),
-            ("virtual", Some("10.0.2"))
-        );
-        assert_eq!((file.git.as_str(), file.date.as_str()), ("abc", "d"));
-        let real = begin(None).unwrap();
-        assert_eq!(
-            (real.clock.as_str(), real.qemu, real.machine),
-            ("real", None, Value::Null)
-        );
-        assert_eq!(real.kernel, Host::system().kernel_release().unwrap());
+    fn the_labs_record_completes_the_result() {
+        let kernel = sample().kernel;
+        let file = complete(&machine(&kernel, 20_000)).unwrap();
+        assert_eq!(file.qemu.as_deref(), Some("10.0.2"));
+        assert_eq!(longest_turn_ns(&file.machine), Some(20_000));
     }
 
     #[test]
-    fn an_unfair_clock_is_refused() {
-        let error = begin(Some(r#"{"longest_turn_ns": 3000000}"#)).unwrap_err();
-        assert!(error.to_string().contains("not fair"), "{error}");
-        assert!(begin(Some(r#"{"longest_turn_ns": 20000}"#)).is_ok());
+    fn another_machine_or_an_unfair_clock_is_refused() {
+        let refusal = |text: &str| complete(text).unwrap_err().to_string();
+        let kernel = sample().kernel;
+        let unfair = refusal(&machine(&kernel, 20_001));
+        assert!(unfair.contains("not fair"), "{unfair}");
+        let other = refusal(&machine("9.9", 1_000));
+        assert!(other.contains("kernel is \"9.9\""), "{other}");
+        let unchecked = refusal(&format!(r#"{{"clock":"virtual","kernel":"{kernel}"}}"#));
+        assert!(unchecked.contains("no check"), "{unchecked}");
+    }
+
+    #[test]
+    fn a_machine_without_a_lab_is_a_real_one() {
+        let file = begin_result(None, None, sample().config.unwrap()).unwrap();
+        assert_eq!(
+            (file.clock.as_str(), file.git.as_str()),
+            ("real", "unknown")
+        );
+        assert_eq!(file.kernel, Host::system().kernel_release().unwrap());
+        assert!(file.date.ends_with('Z'), "{}", file.date);
     }
 }

@@ -189,7 +189,7 @@ impl<'a> Active<'a> {
         match self.mode {
             Mode::Softirq | Mode::Threaded => self.verify_no_poller(),
             Mode::ThreadedFifo => self.verify_no_poller().and_then(|()| self.verify_threads()),
-            Mode::KbpBusy => self.verify_poller().and_then(|()| self.verify_threads()),
+            Mode::KbpBusy => self.verify_poller(),
         }
     }
 
@@ -203,13 +203,19 @@ impl<'a> Active<'a> {
         }
     }
 
+    /// A poller that has its CPU to itself leaves FIFO, or RT throttling would stop it.
+    fn may_run_as(&self, scheduling: Scheduling) -> bool {
+        scheduling == self.fifo()
+            || (self.mode == Mode::KbpBusy && scheduling == Scheduling::other())
+    }
+
     /// Every thread of the mode is bound to the poller's CPU and has the FIFO priority.
     fn verify_threads(&self) -> Result<()> {
-        let (cpu, fifo) = (self.rig.cpus.poller, self.fifo());
+        let cpu = self.rig.cpus.poller;
         for &tid in &self.threads {
             let scheduling = sched::scheduling(tid).map_err(kbp_core::Error::from)?;
             let cpus = sched::affinity(tid).map_err(kbp_core::Error::from)?;
-            if scheduling != fifo || cpus != CpuList::one(cpu) {
+            if !self.may_run_as(scheduling) || cpus != CpuList::one(cpu) {
                 return Err(self
                     .mode
                     .inactive(format!("thread {tid} runs as {scheduling} on CPU {cpus}")));
@@ -219,11 +225,22 @@ impl<'a> Active<'a> {
     }
 
     fn verify_poller(&self) -> Result<()> {
-        let poller = connect()?
-            .poller_get(self.rig.cpus.poller)
-            .map_err(kbp_core::Error::from)?;
+        let cpu = self.rig.cpus.poller;
+        let poller = connect()?.poller_get(cpu).map_err(kbp_core::Error::from)?;
         if poller.owns != Owns::All {
             return Err(self.mode.inactive("the poller does not own all of its CPU"));
+        }
+        // The thread itself is FIFO only while others want its CPU, so what it is right
+        // now proves nothing: the module is asked, and the CPU is looked at.
+        let cpus = sched::affinity(poller.pid).map_err(kbp_core::Error::from)?;
+        let fifo = Schedule::Fifo {
+            priority: u32::from(self.config.fifo_priority),
+        };
+        if poller.schedule != fifo || cpus != CpuList::one(cpu) {
+            return Err(self.mode.inactive(format!(
+                "the poller runs as {:?} on CPU {cpus}",
+                poller.schedule
+            )));
         }
         for link in &self.rig.links {
             let served = link.run(active_modes)?;

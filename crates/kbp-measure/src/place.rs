@@ -7,7 +7,7 @@
 //! Not here: other threads and kernel threads; those are kbp-core's.
 
 use kbp_core::sched::{set_affinity, set_scheduling, Scheduling};
-use kbp_core::CpuList;
+use kbp_core::{CpuList, Host};
 
 use crate::error::{Error, Result};
 
@@ -40,6 +40,7 @@ impl Place {
             kbp_core::netns::enter(name).map_err(|e| core(e.into()))?;
         }
         if let Some(cpu) = self.cpu {
+            Host::system().require_online(cpu)?;
             set_affinity(SELF, &CpuList::one(cpu)).map_err(|e| core(e.into()))?;
         }
         if let Some(priority) = self.fifo_priority {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::load::{Load, Running, StormConfig};
 use crate::mode::{Active, Mode, ModeConfig};
 use crate::pingpong::{ClientConfig, Stop};
-use crate::result::{ResultFile, Row, TOOL_KBP, TOOL_SOCKPERF};
+use crate::result::{ResultFile, Row, RowNs, TOOL_KBP, TOOL_SOCKPERF};
 use crate::rig::Rig;
 use crate::row::{self, Ends, Label};
 use crate::trace::Trace;
@@ -73,12 +73,14 @@ pub struct Demo {
     pub rig: Rig,
     /// Both ends.
     pub ends: Ends,
-    /// The ping-pong; its `stop` is that of a row.
+    /// The ping-pong; its `stop` is replaced by the length of the row.
     pub client: ClientConfig,
     /// The modes.
     pub modes: ModeConfig,
     /// The storm.
     pub storm: StormConfig,
+    /// Length of a row by load.
+    pub row_ns: RowNs,
     /// Length of a sockperf row, seconds; 0 leaves these rows out.
     pub sockperf_s: u32,
     /// Directory for traces of a storm row; `None` leaves them out.
@@ -191,7 +193,15 @@ impl Demo {
                 label,
             )?
         } else {
-            row::ping_pong(&self.ends, &self.client, &watch, label)?
+            let row_ns = match load {
+                Load::Idle => self.row_ns.idle,
+                Load::Storm => self.row_ns.storm,
+            };
+            let client = ClientConfig {
+                stop: Stop::AfterNs(row_ns),
+                ..self.client.clone()
+            };
+            row::ping_pong(&self.ends, &client, &watch, label)?
         };
         active.verify_row(&row)?;
         Ok(row)

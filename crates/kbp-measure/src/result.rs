@@ -62,7 +62,7 @@ pub struct Config {
     /// First pings of a row that stay out of its figures.
     pub warmup_pings: u64,
     /// Length of the measured part of a row.
-    pub row_ns: u64,
+    pub row_ns: RowNs,
     /// Who runs on which CPU.
     pub cpus: Cpus,
     /// `SCHED_FIFO` priority of client and server.
@@ -73,6 +73,15 @@ pub struct Config {
     pub storm: String,
     /// The command that made this file.
     pub command: String,
+}
+
+/// Length of the measured part of a row by load, nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowNs {
+    /// Of an idle row.
+    pub idle: u64,
+    /// Of a storm row.
+    pub storm: u64,
 }
 
 /// Who runs on which CPU.
@@ -362,7 +371,7 @@ pub(crate) mod tests {
             cmdline: "console=ttyS0 <quoted> & more".into(),
             date: "2025-01-02T03:04:05Z".into(),
             git: "abc1234".into(),
-            machine: serde_json::json!({ "cpus": 4, "longest_turn_ns": 9_000 }),
+            machine: serde_json::json!({ "cpus": 4, "turns": { "turn_ns_max": 9_000 } }),
             config: Some(sample_config()),
             rows,
         }
@@ -376,7 +385,10 @@ pub(crate) mod tests {
             jitter_percent: 50,
             timeout_ns: 500_000_000,
             warmup_pings: 20,
-            row_ns: 3_000_000_000,
+            row_ns: RowNs {
+                idle: 1_000_000_000,
+                storm: 3_000_000_000,
+            },
             cpus: Cpus {
                 housekeeping: 0,
                 tester: 1,

@@ -170,7 +170,7 @@ fn parse(text: &str) -> std::result::Result<SockperfReport, String> {
     let whole = |label: &str| number_after(&text, label).map(|value| value as u64);
     let span_s = number_after(&text, "[Valid Duration] RunTime=")?;
     Ok(SockperfReport {
-        n: whole("Total ")?,
+        n: whole("sockperf: Total ")?,
         lost: whole("dropped messages =")?,
         dup: whole("duplicated messages =")?,
         span_ns: (span_s * 1e9) as u64,

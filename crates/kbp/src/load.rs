@@ -58,24 +58,12 @@ impl ProgressLine {
     }
 
     fn show(&mut self, progress: &Progress) {
-        let tasks: Vec<String> = progress
-            .blocking
-            .iter()
-            .take(TASKS_SHOWN)
-            .map(ToString::to_string)
-            .collect();
-        let dots = if progress.blocking.len() > TASKS_SHOWN {
-            ", ..."
-        } else {
-            ""
-        };
         let text = format!(
-            "{} {} of {} s: {} tasks to go: {}{dots}",
+            "{} {} of {} s: {}",
             self.what,
             progress.elapsed.as_secs(),
             progress.limit.as_secs(),
-            progress.blocking.len(),
-            tasks.join(", ")
+            describe(progress)
         );
         let ends = if self.terminal {
             ("\r\x1b[K", "")
@@ -85,6 +73,21 @@ impl ProgressLine {
         self.shown = true;
         // A progress line that can't be printed is no reason to stop.
         let _ = write!(io::stderr().lock(), "{}{text}{}", ends.0, ends.1);
+    }
+}
+
+fn describe(progress: &Progress) -> String {
+    let count = progress.blocking.len();
+    let tasks: Vec<String> = progress
+        .blocking
+        .iter()
+        .take(TASKS_SHOWN)
+        .map(ToString::to_string)
+        .collect();
+    match count {
+        0 => "waiting for idle CPUs".into(),
+        _ if count > TASKS_SHOWN => format!("{count} tasks to go: {}, ...", tasks.join(", ")),
+        _ => format!("{count} tasks to go: {}", tasks.join(", ")),
     }
 }
 
@@ -122,11 +125,13 @@ pub fn load(args: LoadArgs, context: &Context) -> Result<()> {
 
 /// Run `kbp unload`.
 pub fn unload(args: UnloadArgs, context: &Context) -> Result<()> {
-    let released = plan::undo_everything(&context.host)?;
+    // An interrupt that can't be put back must not keep the module in the kernel.
+    let undone = plan::undo_everything(&context.host);
     let mut progress = ProgressLine::new("unloading,");
     let unloaded = module::unload(&context.host, args.limit.timeout, &mut |p| progress.show(p));
     drop(progress);
     unloaded.map_err(Error::from)?;
+    let released = undone?;
     if context.json {
         return print::json(context, &json!({ "irqs": released }));
     }

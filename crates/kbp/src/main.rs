@@ -19,6 +19,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use kbp_core::{Class, Host};
+use kbp_lab::cli::LabCommand;
+use kbp_measure::cli::{run_measure, run_report, MeasureCommand, ReportArgs};
 
 use context::Context;
 
@@ -49,6 +51,7 @@ Examples:
   kbp show                             what is requested and what is active
   kbp stats -w 1                       counters, every second
   kbp unload                           put everything back and leave
+  kbp lab list                         the stock kernels that the lab can boot
 
 Exit codes: docs/reference/exit-codes.md";
 
@@ -73,6 +76,14 @@ enum Command {
     Load(load::LoadArgs),
     /// Put everything back and remove the module.
     Unload(load::UnloadArgs),
+    /// Measure latency under load, mode against mode.
+    #[command(subcommand)]
+    Measure(MeasureCommand),
+    /// Make a page of a result.
+    Report(ReportArgs),
+    /// Run scripts in virtual machines with stock kernels.
+    #[command(subcommand)]
+    Lab(LabCommand),
 }
 
 fn dispatch(command: Command, context: &Context) -> Result<ExitCode> {
@@ -86,6 +97,11 @@ fn dispatch(command: Command, context: &Context) -> Result<ExitCode> {
         Command::Check(args) => return check::run(args, context),
         Command::Load(args) => load::load(args, context)?,
         Command::Unload(args) => load::unload(args, context)?,
+        Command::Measure(command) => {
+            return Ok(ExitCode::from(run_measure(&command, context.json)?))
+        }
+        Command::Report(args) => return Ok(ExitCode::from(run_report(&args)?)),
+        Command::Lab(command) => return Ok(ExitCode::from(kbp_lab::cli::run(command))),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -105,6 +121,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
 /// The exit code of an error; `None` for a reader of our output that has gone, which is no error.
 fn exit_code(error: &anyhow::Error) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<kbp_core::Error>() {
+        return Some(error.class().exit_code());
+    }
+    if let Some(error) = error.downcast_ref::<kbp_measure::Error>() {
         return Some(error.class().exit_code());
     }
     match error.downcast_ref::<std::io::Error>() {

@@ -112,7 +112,11 @@ fn add(args: AddArgs, context: &Context) -> Result<()> {
 fn del(args: DelArgs, context: &Context) -> Result<()> {
     let mut client = context.client()?;
     let detached = Session::open(&context.host, &mut client)?.delete_poller(args.cpu)?;
-    crate::attach::print_detached(context, &detached)
+    crate::attach::print_detached(context, &detached)?;
+    match context.json {
+        true => Ok(()),
+        false => print::line(format!("the poller of CPU {} is deleted", args.cpu)),
+    }
 }
 
 fn show(args: ShowArgs, context: &Context) -> Result<()> {

@@ -43,7 +43,12 @@ pub(crate) struct Package {
 impl Package {
     /// The name that apt gives the downloaded file.
     pub(crate) fn file_name(&self) -> String {
-        format!("{}_{}_{}.deb", self.name, self.version.replace(':', "%3a"), self.architecture)
+        format!(
+            "{}_{}_{}.deb",
+            self.name,
+            self.version.replace(':', "%3a"),
+            self.architecture
+        )
     }
 }
 
@@ -67,7 +72,8 @@ impl Apt {
             fs::create_dir_all(dir.join(sub)).at("make the folder", dir.join(sub))?;
         }
         let mirrors = Mirrors::discover(Path::new("/etc/apt"))?;
-        let write = |name: &str, text: &str| fs::write(dir.join(name), text).at("write", dir.join(name));
+        let write =
+            |name: &str, text: &str| fs::write(dir.join(name), text).at("write", dir.join(name));
         write("lab.sources", &mirrors.stanzas(release))?;
         write("status", "")?;
         write("apt.conf", &config_text(&dir, &acquire_settings()))?;
@@ -94,8 +100,12 @@ impl Apt {
     /// # Errors
     /// [`Error::AptUnreachable`] without network, [`Error::Apt`] otherwise.
     pub(crate) fn update(&self, force: bool) -> Result<()> {
-        let age = fs::metadata(&self.stamp).and_then(|meta| meta.modified()).ok();
-        let fresh = age.and_then(|time| SystemTime::now().duration_since(time).ok()).is_some_and(|age| age < LISTS_FRESH);
+        let age = fs::metadata(&self.stamp)
+            .and_then(|meta| meta.modified())
+            .ok();
+        let fresh = age
+            .and_then(|time| SystemTime::now().duration_since(time).ok())
+            .is_some_and(|age| age < LISTS_FRESH);
         if fresh && !force {
             return Ok(());
         }
@@ -115,10 +125,20 @@ impl Apt {
     /// # Errors
     /// [`Error::PackageNotFound`] when there is none.
     pub(crate) fn newest(&self, name: &str, suites: &[String]) -> Result<Package> {
-        let missing = || Error::PackageNotFound { package: name.into(), suites: suites.join(", ") };
-        let listing = self.run("apt-cache", &["madison", name], &format!("looking for {name}"))?;
+        let missing = || Error::PackageNotFound {
+            package: name.into(),
+            suites: suites.join(", "),
+        };
+        let listing = self.run(
+            "apt-cache",
+            &["madison", name],
+            &format!("looking for {name}"),
+        )?;
         let version = newest_in(&listing, name, suites).ok_or_else(missing)?;
-        self.show(&[format!("{name}={version}")])?.into_iter().next().ok_or_else(missing)
+        self.show(&[format!("{name}={version}")])?
+            .into_iter()
+            .next()
+            .ok_or_else(missing)
     }
 
     /// The records of packages given as `name=version`.
@@ -153,7 +173,11 @@ impl Apt {
         arguments.extend(target.iter().flat_map(|suite| ["-t", suite]));
         arguments.push("install");
         arguments.extend(names.iter().map(String::as_str));
-        let text = self.run("apt-get", &arguments, &format!("resolving {}", names.join(", ")))?;
+        let text = self.run(
+            "apt-get",
+            &arguments,
+            &format!("resolving {}", names.join(", ")),
+        )?;
         self.show(&parse_simulation(&text))
     }
 
@@ -163,7 +187,10 @@ impl Apt {
     /// [`Error::NoSpace`], [`Error::AptUnreachable`], [`Error::Checksum`].
     pub(crate) fn download(&self, packages: &[Package]) -> Result<()> {
         let dir = self.cache.dir("downloads")?;
-        let missing: Vec<&Package> = packages.iter().filter(|package| !dir.join(package.file_name()).exists()).collect();
+        let missing: Vec<&Package> = packages
+            .iter()
+            .filter(|package| !dir.join(package.file_name()).exists())
+            .collect();
         let bytes: u64 = missing.iter().map(|package| package.size).sum();
         if !missing.is_empty() {
             // apt keeps the file in its own folder until it is whole, then copies it.
@@ -181,12 +208,27 @@ impl Apt {
     }
 
     fn fetch(&self, dir: &Path, missing: &[&Package], bytes: u64) -> Result<()> {
-        let doing = format!("downloading {} packages, {} MiB", missing.len(), bytes.div_ceil(1 << 20));
+        let doing = format!(
+            "downloading {} packages, {} MiB",
+            missing.len(),
+            bytes.div_ceil(1 << 20)
+        );
         let bar = progress_bar(bytes, &doing);
         let mut child = self
             .command("apt-get")
-            .args(["-q", "-o", "APT::Status-Fd=1", "-o", "Dpkg::Use-Pty=0", "download"])
-            .args(missing.iter().map(|package| format!("{}={}", package.name, package.version)))
+            .args([
+                "-q",
+                "-o",
+                "APT::Status-Fd=1",
+                "-o",
+                "Dpkg::Use-Pty=0",
+                "download",
+            ])
+            .args(
+                missing
+                    .iter()
+                    .map(|package| format!("{}={}", package.name, package.version)),
+            )
             .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -203,7 +245,10 @@ impl Apt {
             text
         });
         if let Some(stdout) = child.stdout.take() {
-            for line in BufReader::new(stdout).lines().map_while(std::result::Result::ok) {
+            for line in BufReader::new(stdout)
+                .lines()
+                .map_while(std::result::Result::ok)
+            {
                 if let Some(percent) = status_percent(&line) {
                     bar.set_position((bytes as f64 * percent / 100.0) as u64);
                 }
@@ -220,7 +265,9 @@ impl Apt {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.env("APT_CONFIG", &self.config).env("LC_ALL", "C.UTF-8");
+        command
+            .env("APT_CONFIG", &self.config)
+            .env("LC_ALL", "C.UTF-8");
         command
     }
 
@@ -255,7 +302,11 @@ fn config_text(dir: &Path, acquire: &str) -> String {
 
 /// The `Acquire::` settings of this machine; none when apt-config cannot be asked.
 fn acquire_settings() -> String {
-    let Ok(output) = Command::new("apt-config").arg("dump").stdin(Stdio::null()).output() else {
+    let Ok(output) = Command::new("apt-config")
+        .arg("dump")
+        .stdin(Stdio::null())
+        .output()
+    else {
         return String::new();
     };
     keep_acquire(&String::from_utf8_lossy(&output.stdout))
@@ -268,7 +319,10 @@ fn keep_acquire(dump: &str) -> String {
             && !line.starts_with("Acquire::IndexTargets")
             && !line.ends_with("\"\";")
     };
-    dump.lines().filter(wanted).map(|line| format!("{line}\n")).collect()
+    dump.lines()
+        .filter(wanted)
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// The newest version in `apt-cache madison`'s table, which is sorted newest first.
@@ -277,7 +331,8 @@ fn newest_in(listing: &str, name: &str, suites: &[String]) -> Option<String> {
         let mut columns = line.split('|').map(str::trim);
         let (package, version, origin) = (columns.next()?, columns.next()?, columns.next()?);
         let suite = origin.split_whitespace().nth(1)?.split('/').next()?;
-        (package == name && suites.iter().any(|wanted| wanted == suite)).then(|| version.to_string())
+        (package == name && suites.iter().any(|wanted| wanted == suite))
+            .then(|| version.to_string())
     })
 }
 
@@ -287,7 +342,11 @@ fn parse_simulation(text: &str) -> Vec<String> {
         .filter_map(|line| {
             let rest = line.strip_prefix("Inst ")?;
             let (name, rest) = rest.split_once(" (")?;
-            Some(format!("{}={}", name.split(':').next()?, rest.split_whitespace().next()?))
+            Some(format!(
+                "{}={}",
+                name.split(':').next()?,
+                rest.split_whitespace().next()?
+            ))
         })
         .collect()
 }
@@ -304,7 +363,11 @@ fn parse_record(text: &str) -> Option<Package> {
             (name == wanted).then(|| value.trim().to_string())
         })
     };
-    let depends = [field("Pre-Depends"), field("Depends")].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let depends = [field("Pre-Depends"), field("Depends")]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ");
     Some(Package {
         name: field("Package")?,
         version: field("Version")?,
@@ -317,7 +380,11 @@ fn parse_record(text: &str) -> Option<Package> {
 
 /// The percentage of a line `dlstatus:N:PERCENT:TEXT`.
 fn status_percent(line: &str) -> Option<f64> {
-    line.strip_prefix("dlstatus:")?.split(':').nth(1)?.parse().ok()
+    line.strip_prefix("dlstatus:")?
+        .split(':')
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 fn progress_bar(bytes: u64, doing: &str) -> ProgressBar {
@@ -357,7 +424,10 @@ mod tests {
                        linux-image-amd64 | 6.1.192-2 | http://m bookworm-security/main amd64 Packages\n \
                        linux-image-amd64 | 6.1.176-1 | http://m bookworm/main amd64 Packages\n";
         let suites = ["bookworm".to_string(), "bookworm-security".to_string()];
-        assert_eq!(newest_in(listing, "linux-image-amd64", &suites).as_deref(), Some("6.1.192-2"));
+        assert_eq!(
+            newest_in(listing, "linux-image-amd64", &suites).as_deref(),
+            Some("6.1.192-2")
+        );
         assert_eq!(newest_in(listing, "linux-image-rt-amd64", &suites), None);
     }
 
@@ -365,7 +435,10 @@ mod tests {
     fn simulation_and_records() {
         let text = "NOTE: x\nInst libc6:amd64 (2.36-9 Debian:12 [amd64]) []\nConf libc6 (2.36-9)\n\
                     Inst qemu (1:10.0.2+ds-2 Debian [amd64])\n";
-        assert_eq!(parse_simulation(text), ["libc6=2.36-9", "qemu=1:10.0.2+ds-2"]);
+        assert_eq!(
+            parse_simulation(text),
+            ["libc6=2.36-9", "qemu=1:10.0.2+ds-2"]
+        );
         let record = "Package: a\nVersion: 1:2\nArchitecture: all\nPre-Depends: p\nDepends: q (= 1)\nSize: 7\n\
                       SHA256: ff\nDescription: x\n long text\n\nPackage: broken\n";
         let packages = parse_records(record);
@@ -376,14 +449,18 @@ mod tests {
 
     #[test]
     fn download_settings_of_the_machine_are_kept_and_no_others() {
-        let dump = "Acquire \"\";\nAcquire::http::Proxy \"http://p\";\nAcquire::Languages:: \"none\";\n\
+        let dump =
+            "Acquire \"\";\nAcquire::http::Proxy \"http://p\";\nAcquire::Languages:: \"none\";\n\
                     DPkg::Post-Invoke:: \"x\";\n";
         assert_eq!(keep_acquire(dump), "Acquire::http::Proxy \"http://p\";\n");
     }
 
     #[test]
     fn progress_of_apt() {
-        assert_eq!(status_percent("dlstatus:1:20.5:Retrieving file 1 of 2"), Some(20.5));
+        assert_eq!(
+            status_percent("dlstatus:1:20.5:Retrieving file 1 of 2"),
+            Some(20.5)
+        );
         assert_eq!(status_percent("Get:1 x"), None);
     }
 }

@@ -27,8 +27,17 @@ pub(crate) struct Mirrors {
 }
 
 /// Names by which Debian's suites are called; what follows a dash (updates, security, ...) is not looked at.
-const DEBIAN_SUITES: [&str; 9] =
-    ["bookworm", "trixie", "forky", "bullseye", "sid", "oldstable", "stable", "testing", "unstable"];
+const DEBIAN_SUITES: [&str; 9] = [
+    "bookworm",
+    "trixie",
+    "forky",
+    "bullseye",
+    "sid",
+    "oldstable",
+    "stable",
+    "testing",
+    "unstable",
+];
 
 impl Mirrors {
     /// Looks through apt's configuration folder, normally `/etc/apt`.
@@ -44,25 +53,38 @@ impl Mirrors {
         }
         let mut sources = Vec::new();
         for file in files {
-            let Ok(text) = fs::read_to_string(&file) else { continue };
+            let Ok(text) = fs::read_to_string(&file) else {
+                continue;
+            };
             match file.extension().and_then(|ext| ext.to_str()) {
                 Some("list") => sources.extend(parse_one_line(&text)),
                 Some("sources") => sources.extend(parse_deb822(&text)),
                 _ => {}
             }
         }
-        Mirrors::choose(sources).ok_or_else(|| Error::NoMirror { looked_in: etc_apt.to_path_buf() })
+        Mirrors::choose(sources).ok_or_else(|| Error::NoMirror {
+            looked_in: etc_apt.to_path_buf(),
+        })
     }
 
     fn choose(sources: Vec<Source>) -> Option<Mirrors> {
         let of = |security: bool| {
             let has = |source: &&Source| {
-                source.components.iter().any(|component| component == "main")
-                    && source.suites.iter().any(|suite| is_debian(suite) && is_security(suite) == security)
+                source
+                    .components
+                    .iter()
+                    .any(|component| component == "main")
+                    && source
+                        .suites
+                        .iter()
+                        .any(|suite| is_debian(suite) && is_security(suite) == security)
             };
             sources.iter().find(has).cloned()
         };
-        Some(Mirrors { main: of(false)?, security: of(true) })
+        Some(Mirrors {
+            main: of(false)?,
+            security: of(true),
+        })
     }
 
     /// The deb822 text with the suites of one release: itself, its backports, and its security suite.
@@ -86,7 +108,10 @@ fn is_security(suite: &str) -> bool {
 }
 
 fn stanza(source: &Source, suites: &str) -> String {
-    let mut text = format!("Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n", source.uris.join(" "));
+    let mut text = format!(
+        "Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n",
+        source.uris.join(" ")
+    );
     if let Some(key) = &source.signed_by {
         text.push_str(&format!("Signed-By: {key}\n"));
     }
@@ -121,7 +146,12 @@ fn parse_line(line: &str) -> Option<Source> {
     }
     let mut words = rest.split_whitespace().map(str::to_string);
     let uri = words.next().filter(|uri| usable(uri))?;
-    Some(Source { uris: vec![uri], suites: vec![words.next()?], components: words.collect(), signed_by })
+    Some(Source {
+        uris: vec![uri],
+        suites: vec![words.next()?],
+        components: words.collect(),
+        signed_by,
+    })
 }
 
 /// Reads the deb822 format: stanzas of `Field: value`, continued by lines that start with a blank.
@@ -148,12 +178,24 @@ pub(crate) fn parse_deb822(text: &str) -> Vec<Source> {
 }
 
 fn source_of(fields: &[(String, String)]) -> Option<Source> {
-    let field = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    let field = |wanted: &str| {
+        fields
+            .iter()
+            .find(|(name, _)| name == wanted)
+            .map(|(_, value)| value.as_str())
+    };
     let words = |wanted: &str| -> Vec<String> {
-        field(wanted).unwrap_or_default().split_whitespace().map(str::to_string).collect()
+        field(wanted)
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_string)
+            .collect()
     };
     let enabled = !field("enabled").is_some_and(|value| value.eq_ignore_ascii_case("no"));
-    let uris: Vec<String> = words("uris").into_iter().filter(|uri| usable(uri)).collect();
+    let uris: Vec<String> = words("uris")
+        .into_iter()
+        .filter(|uri| usable(uri))
+        .collect();
     if !enabled || uris.is_empty() || !words("types").iter().any(|kind| kind == "deb") {
         return None;
     }
@@ -191,7 +233,10 @@ mod tests {
         let sources = parse_deb822(text);
         assert_eq!(sources.len(), 1);
         assert_eq!(sources[0].suites, ["bookworm", "bookworm-updates"]);
-        assert_eq!(sources[0].signed_by.as_deref(), Some("\n -----BEGIN\n .\n -----END"));
+        assert_eq!(
+            sources[0].signed_by.as_deref(),
+            Some("\n -----BEGIN\n .\n -----END")
+        );
     }
 
     #[test]

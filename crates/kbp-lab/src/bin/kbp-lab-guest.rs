@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lab's helper inside the guest: it measures whether the machine's clock is fair.
+//! The lab's helper inside the guest: it makes the machine's clock fair, and measures whether it is.
+//!
+//! `kbp-lab-guest pit COUNT` programs channel 0 of the PIT as a periodic timer of COUNT ticks at 1.193 MHz. The kernel
+//! lives by the LAPIC timer and has the PIT's interrupt masked; but each of its ticks ends a vCPU's turn in QEMU.
 //!
 //! `kbp-lab-guest turns MILLISECONDS` pins one spinning thread to every CPU and prints one line
 //! `turn_ns_max=N gap_ns_max=N back_ns_max=N cpus=N`:
@@ -25,6 +28,7 @@ const SCHED_FIFO: i32 = 1;
 extern "C" {
     fn sched_setaffinity(pid: i32, size: usize, mask: *const u64) -> i32;
     fn sched_setscheduler(pid: i32, policy: i32, priority: *const i32) -> i32;
+    fn ioperm(from: u64, num: u64, turn_on: i32) -> i32;
 }
 
 /// What one thread saw, in nanoseconds.
@@ -115,7 +119,9 @@ fn spin(race: &Race, cpu: usize, cpus: usize, length: Duration) -> Seen {
 }
 
 fn turns(length: Duration) -> Result<String, String> {
-    let cpus = std::thread::available_parallelism().map_err(|e| format!("cannot count CPUs: {e}"))?.get();
+    let cpus = std::thread::available_parallelism()
+        .map_err(|e| format!("cannot count CPUs: {e}"))?
+        .get();
     let race = Arc::new(Race {
         epoch: Instant::now(),
         arrived: AtomicUsize::new(0),
@@ -131,7 +137,11 @@ fn turns(length: Duration) -> Result<String, String> {
         .collect();
     let mut all = Seen::default();
     for thread in threads {
-        all = all.merge(thread.join().map_err(|_| "a measuring thread died".to_string())?);
+        all = all.merge(
+            thread
+                .join()
+                .map_err(|_| "a measuring thread died".to_string())?,
+        );
     }
     if !race.pinned.load(Ordering::SeqCst) {
         return Err("cannot pin a thread to each CPU".to_string());
@@ -142,14 +152,49 @@ fn turns(length: Duration) -> Result<String, String> {
     ))
 }
 
+const PIT_CHANNEL_0: u16 = 0x40;
+const PIT_COMMAND: u16 = 0x43;
+/// Channel 0, both bytes of the count, mode 2 (periodic), binary.
+const PIT_PERIODIC: u8 = 0x34;
+
+/// Writes a byte to an I/O port.
+fn outb(port: u16, value: u8) {
+    // SAFETY: the instruction touches no memory; the caller asked for leave to use these ports, and without it the
+    // processor ends this program instead.
+    unsafe {
+        std::arch::asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags));
+    }
+}
+
+fn pit(count: u16) -> Result<String, String> {
+    // SAFETY: the call only changes which I/O ports this process may use.
+    if unsafe { ioperm(u64::from(PIT_CHANNEL_0), 4, 1) } != 0 {
+        return Err(format!(
+            "no leave to program the timer: {}",
+            std::io::Error::last_os_error()
+        ));
+    }
+    let [low, high] = count.to_le_bytes();
+    outb(PIT_COMMAND, PIT_PERIODIC);
+    outb(PIT_CHANNEL_0, low);
+    outb(PIT_CHANNEL_0, high);
+    Ok(format!("pit={count}"))
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["turns", ms] => match ms.parse() {
             Ok(ms) if (1..=10_000).contains(&ms) => turns(Duration::from_millis(ms)),
-            _ => Err(format!("'{ms}' is not a number of milliseconds from 1 to 10000")),
+            _ => Err(format!(
+                "'{ms}' is not a number of milliseconds from 1 to 10000"
+            )),
         },
-        _ => Err("usage: kbp-lab-guest turns MILLISECONDS".to_string()),
+        ["pit", count] => match count.parse() {
+            Ok(count) if count > 1 => pit(count),
+            _ => Err(format!("'{count}' is not a count from 2 to 65535")),
+        },
+        _ => Err("usage: kbp-lab-guest turns MILLISECONDS | pit COUNT".to_string()),
     };
     match result {
         Ok(line) => {

@@ -8,20 +8,20 @@ use clap::Args;
 
 use crate::error::{Error, Result};
 use crate::load::StormConfig;
-use crate::machine::{begin_result, Origin};
+use crate::machine::begin_result;
 use crate::mode::ModeConfig;
-use crate::pingpong::{ClientConfig, Stop};
+use crate::pingpong::ClientConfig;
 use crate::place::Place;
 use crate::plan::Demo;
 use crate::progress;
-use crate::result::{Config, Cpus, ResultFile};
+use crate::result::{Config, Cpus, ResultFile, RowNs};
 use crate::rig::{Link, Rig};
 use crate::row::Ends;
 
 /// `kbp measure demo`
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Directory for result.json; machine.json is read there if the lab left one
+    /// Directory for result.json
     #[arg(long, env = "OUT", value_name = "DIR")]
     out: PathBuf,
     /// Directory that holds kbp.ko and storm.ko
@@ -54,9 +54,12 @@ pub struct DemoArgs {
     /// SCHED_FIFO priority of the poller and of threaded-fifo
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=98))]
     poller_priority: u8,
-    /// Length of the measured part of a row, ms
+    /// Length of the measured part of an idle row, ms
+    #[arg(long, default_value_t = 1_000)]
+    idle_ms: u32,
+    /// Length of the measured part of a storm row, ms
     #[arg(long, default_value_t = 3_000)]
-    row_ms: u32,
+    storm_ms: u32,
     /// Length of a sockperf row, seconds; 0 leaves these rows out
     #[arg(long, default_value_t = 2)]
     sockperf_seconds: u32,
@@ -69,9 +72,9 @@ pub struct DemoArgs {
     /// Revision of the source, for the result
     #[arg(long, env = "KBP_GIT")]
     git: Option<String>,
-    /// When the run began, for the result
-    #[arg(long, env = "KBP_DATE")]
-    date: Option<String>,
+    /// What the machine's time is, for the result: virtual or real
+    #[arg(long, env = "LAB_CLOCK")]
+    clock: Option<String>,
 }
 
 /// A ping is lost after this long: far above every round trip that a busy but working
@@ -123,10 +126,17 @@ impl DemoArgs {
         }
     }
 
+    fn row_ns(&self) -> RowNs {
+        let ns = |ms: u32| u64::from(ms) * 1_000_000;
+        RowNs {
+            idle: ns(self.idle_ms),
+            storm: ns(self.storm_ms),
+        }
+    }
+
     fn client(&self) -> ClientConfig {
         ClientConfig {
             timeout_ns: TIMEOUT_NS,
-            stop: Stop::AfterNs(u64::from(self.row_ms) * 1_000_000),
             ..ClientConfig::new(self.server, u64::from(self.seed))
         }
     }
@@ -151,7 +161,7 @@ impl DemoArgs {
             jitter_percent: client.jitter_percent,
             timeout_ns: client.timeout_ns,
             warmup_pings: client.warmup_pings,
-            row_ns: u64::from(self.row_ms) * 1_000_000,
+            row_ns: self.row_ns(),
             cpus,
             app_fifo_priority: self.app_priority,
             poller_fifo_priority: self.poller_priority,
@@ -164,11 +174,8 @@ impl DemoArgs {
 pub(super) fn run(args: &DemoArgs) -> Result<u8> {
     let cpus = args.cpus()?;
     let (client, storm) = (args.client(), args.storm(cpus));
-    let origin = Origin {
-        git: args.git.clone(),
-        date: args.date.clone(),
-    };
-    let mut result = begin_result(&args.out, &origin, args.config(cpus, &client, &storm))?;
+    let config = args.config(cpus, &client, &storm);
+    let mut result = begin_result(args.clock.as_deref(), args.git.as_deref(), config)?;
     // Everything of this process that is not placed elsewhere keeps out of the way.
     Place {
         cpu: Some(cpus.housekeeping),
@@ -184,6 +191,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<u8> {
             module: args.modules.join("kbp.ko"),
         },
         storm,
+        row_ns: args.row_ns(),
         sockperf_s: args.sockperf_seconds,
         traces: args.trace.then(|| args.out.clone()),
         result_path: args.out.join("result.json"),

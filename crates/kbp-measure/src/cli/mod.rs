@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 
 use crate::check::{check_demo, Bar};
 use crate::error::Result;
+use crate::machine::complete_result;
 use crate::result::ResultFile;
 
 pub use demo::DemoArgs;
@@ -29,6 +30,8 @@ pub enum MeasureCommand {
     Pingpong(PingpongCommand),
     /// The demo: softirq, threaded NAPI and KBP side by side, idle and in a storm
     Demo(DemoArgs),
+    /// Add what the lab knows about its machine (machine.json) to a result
+    Complete(CompleteArgs),
     /// Judge the demo's result by the project's bars
     CheckDemo(CheckDemoArgs),
 }
@@ -40,6 +43,19 @@ pub struct CheckDemoArgs {
     pub result: PathBuf,
     /// That of a second run, which has to agree with the first
     pub repeated: Option<PathBuf>,
+}
+
+/// `kbp measure complete`
+#[derive(Debug, Args)]
+pub struct CompleteArgs {
+    /// The result.json that is completed
+    pub result: PathBuf,
+    /// The lab's record; machine.json beside the result by default
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Revision of the source
+    #[arg(long, value_name = "REV")]
+    pub git: Option<String>,
 }
 
 /// `kbp report`
@@ -65,6 +81,7 @@ pub fn run_measure(command: &MeasureCommand, json: bool) -> Result<u8> {
     match command {
         MeasureCommand::Pingpong(command) => pingpong::run(command, json),
         MeasureCommand::Demo(args) => demo::run(args),
+        MeasureCommand::Complete(args) => run_complete(args),
         MeasureCommand::CheckDemo(args) => run_check_demo(args, json),
     }
 }
@@ -81,6 +98,17 @@ pub fn run_report(args: &ReportArgs) -> Result<u8> {
         return Ok(0);
     }
     Ok(judge(&file, None, false))
+}
+
+fn run_complete(args: &CompleteArgs) -> Result<u8> {
+    let mut file = ResultFile::load(&args.result)?;
+    let beside = args.result.with_file_name("machine.json");
+    complete_result(&mut file, args.machine.as_ref().unwrap_or(&beside))?;
+    if let Some(git) = &args.git {
+        file.git.clone_from(git);
+    }
+    file.save(&args.result)?;
+    Ok(0)
 }
 
 fn run_check_demo(args: &CheckDemoArgs, json: bool) -> Result<u8> {

@@ -135,8 +135,9 @@ fn echo_until(socket: &UdpSocket, stop: &AtomicBool) -> Result<EchoReport> {
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(Error::sys("receive a ping", e)),
         };
-        // Pairs with the store in `EchoServer::stop`.
-        if stop.load(Ordering::Acquire) {
+        // Pairs with the store in `EchoServer::stop`. Only the empty datagram ends it, so
+        // that what was sent before is served before.
+        if len == 0 && stop.load(Ordering::Acquire) {
             return Ok(report);
         }
         if Ping::read(&buffer[..len]).is_none() {

@@ -12,7 +12,7 @@ use super::text::{escape, time};
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 330.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 68.0;
 const RIGHT: f64 = 26.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;

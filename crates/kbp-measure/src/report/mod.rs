@@ -94,7 +94,7 @@ fn cards(file: &ResultFile) -> String {
     let wanted = [
         ("idle", Figure::P50, "Idle, median"),
         ("storm", Figure::P50, "Storm, median"),
-        ("storm", Figure::P99, "Storm, 99th percentile"),
+        ("storm", Figure::P99, "Storm, p99"),
         ("storm", Figure::Max, "Storm, longest"),
     ];
     let mut cards = String::new();

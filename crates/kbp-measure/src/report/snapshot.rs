@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 
-use super::text::{count, escape, time};
+use super::text::{escape, time};
+use crate::machine::{longest_turn_ns, TURN_NS_MAX};
 use crate::result::{Config, ResultFile};
 
 /// The closing sections.
@@ -60,7 +61,14 @@ fn configuration(config: &Config) -> Vec<Definition> {
         ),
         ("Lost after", time(config.timeout_ns as f64)),
         ("Left out", format!("the first {} pings of a row", config.warmup_pings)),
-        ("Row", time(config.row_ns as f64)),
+        (
+            "Row",
+            format!(
+                "idle {}, storm {}",
+                time(config.row_ns.idle as f64),
+                time(config.row_ns.storm as f64)
+            ),
+        ),
         (
             "CPUs",
             format!(
@@ -96,11 +104,11 @@ fn machine(file: &ResultFile) -> Vec<Definition> {
     if let Some(cpus) = number("cpus") {
         list.push(("CPUs", cpus.to_string()));
     }
-    if let Some(turn_ns) = number("longest_turn_ns") {
+    if let Some(turn_ns) = longest_turn_ns(&file.machine) {
         let words = format!(
-            "{} ({} ns), limit 20 µs",
+            "{}, limit {}",
             time(turn_ns as f64),
-            count(turn_ns)
+            time(TURN_NS_MAX as f64)
         );
         list.push(("Longest turn of a CPU", words));
     }

@@ -271,7 +271,9 @@ fn run(args: &Args) -> Outcome<ExitCode> {
         );
         return Ok(ExitCode::from(Class::NotLoaded.exit_code()));
     };
-    println!("seed {}", args.seed);
+    if !args.unprivileged {
+        println!("seed {}", args.seed);
+    }
     let good = if args.unprivileged {
         unprivileged_main(args, around)?
     } else {

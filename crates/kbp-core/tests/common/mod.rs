@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A host made of plain files, and a family that keeps its attachments in memory.
+#![allow(dead_code, reason = "every test file uses a part of this")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use kbp_core::attr::Attrs;
+use kbp_core::client::{ClientError, Control};
+use kbp_core::model::{Napi, NapiRef, Poller, Schedule, Stats};
+use kbp_core::netlink::Refusal;
+use kbp_core::netns::NetnsError;
+use kbp_core::uapi::{Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
+use kbp_core::Host;
+use tempfile::TempDir;
+
+/// Cookie of the network namespace that the tests are in.
+pub const COOKIE: u64 = 1;
+
+/// /proc/interrupts of a Debian 6.1 guest with an e1000e in MSI-X mode.
+pub const E1000E: &str = "\
+           CPU0       CPU1       CPU2       CPU3
+  1:          0          0          0          9   IO-APIC   1-edge      i8042
+ 24:          0          0          0          0   PCI-MSI 65536-edge      PCIe PME
+ 25:       1204          0          0          0   PCI-MSI 49152-edge      eth0-rx-0
+ 26:        733          0          0          0   PCI-MSI 49153-edge      eth0-tx-0
+ 27:          3          0          0          0   PCI-MSI 49154-edge      eth0
+LOC:       5544       5120       4980       4899   Local timer interrupts
+";
+
+/// A directory that looks like the root of a machine with four CPUs and an e1000e as eth0.
+pub struct Machine {
+    directory: TempDir,
+    /// The host whose root it is.
+    pub host: Host,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let host = Host::at(directory.path());
+        let machine = Self { directory, host };
+        machine.write("proc/sys/kernel/osrelease", "6.1.0-55-amd64\n");
+        machine.write("proc/sys/kernel/random/boot_id", "boot-one\n");
+        machine.write("sys/devices/system/cpu/online", "0-3\n");
+        machine.write("proc/interrupts", E1000E);
+        machine.add_nic("eth0", "0000:00:03.0", 2, 1, &[25, 26, 27]);
+        machine
+    }
+
+    pub fn write(&self, file: &str, text: &str) {
+        let path = self.directory.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.directory.path().join(file))
+            .unwrap()
+            .trim()
+            .to_owned()
+    }
+
+    pub fn remove(&self, file: &str) {
+        fs::remove_file(self.directory.path().join(file)).unwrap();
+    }
+
+    pub fn add_nic(&self, name: &str, device: &str, ifindex: u32, queues: u32, irqs: &[u32]) {
+        self.write(
+            &format!("sys/class/net/{name}/ifindex"),
+            &format!("{ifindex}\n"),
+        );
+        self.write(&format!("sys/class/net/{name}/threaded"), "0\n");
+        for queue in 0..queues {
+            self.write(
+                &format!("sys/class/net/{name}/queues/rx-{queue}/rps_cpus"),
+                "0\n",
+            );
+        }
+        for irq in irqs {
+            self.write(
+                &format!("sys/devices/pci/{device}/msi_irqs/{irq}"),
+                "msix\n",
+            );
+            self.write(&format!("proc/irq/{irq}/smp_affinity_list"), "0-3\n");
+            self.write(&format!("proc/irq/{irq}/effective_affinity_list"), "0\n");
+        }
+        self.write(&format!("sys/devices/pci/{device}/irq"), "11\n");
+        let target = self
+            .directory
+            .path()
+            .join(format!("sys/devices/pci/{device}"));
+        symlink(
+            target,
+            self.directory
+                .path()
+                .join(format!("sys/class/net/{name}/device")),
+        )
+        .unwrap();
+    }
+
+    pub fn affinity(&self, irq: u32) -> String {
+        self.read(&format!("proc/irq/{irq}/smp_affinity_list"))
+    }
+}
+
+/// A family with pollers on the given CPUs.
+#[derive(Default)]
+pub struct Family {
+    pub pollers: Vec<u32>,
+    pub napis: Vec<Napi>,
+    /// Refuse to attach this queue.
+    pub refuse_queue: Option<u32>,
+    /// Refuse every detach.
+    pub refuse_detach: bool,
+    /// How many questions it takes until an attached instance is served.
+    pub slow: u32,
+}
+
+pub fn refusal(errno: i32, message: &str) -> ClientError {
+    let message = Some(message.to_owned());
+    let refusal = Refusal {
+        errno,
+        message,
+        offset: None,
+        missing: None,
+    };
+    ClientError::Refused {
+        what: "test".into(),
+        refusal,
+    }
+}
+
+pub fn napi(ifname: &str, queue: u32, cpu: u32) -> Napi {
+    Napi {
+        napi_id: 8193 + queue,
+        ifindex: Some(2),
+        ifname: Some(ifname.into()),
+        queue: Some(queue),
+        cpu,
+        mode_requested: Mode::Busy,
+        mode_active: Mode::Busy,
+        netns_cookie: Some(COOKIE),
+        stats: Stats::from_attrs(NAPI_COUNTERS, Attrs::default()).unwrap(),
+    }
+}
+
+fn means(reference: &NapiRef, napi: &Napi) -> bool {
+    match reference {
+        NapiRef::Id(id) => napi.napi_id == *id,
+        NapiRef::Queue { ifname, queue } => {
+            napi.ifname.as_ref() == Some(ifname) && napi.queue == Some(*queue)
+        }
+    }
+}
+
+impl Control for Family {
+    fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError> {
+        let poller = self.pollers()?.into_iter().find(|poller| poller.cpu == cpu);
+        poller.ok_or_else(|| refusal(libc::ENXIO, "this CPU has no poller"))
+    }
+
+    fn poller_del(&mut self, cpu: u32) -> Result<(), ClientError> {
+        self.pollers.retain(|other| *other != cpu);
+        self.napis.retain(|napi| napi.cpu != cpu);
+        Ok(())
+    }
+
+    fn pollers(&mut self) -> Result<Vec<Poller>, ClientError> {
+        let poller = |cpu: &u32| Poller {
+            cpu: *cpu,
+            owns: Owns::All,
+            schedule: Schedule::Fifo { priority: 50 },
+            budget: 8,
+            watchdog_ms: 20,
+            state: State::Idle,
+            pid: 100,
+            napis: 0,
+            stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
+        };
+        Ok(self.pollers.iter().map(poller).collect())
+    }
+
+    fn napi_attach(&mut self, reference: &NapiRef, cpu: u32, _: Mode) -> Result<Napi, ClientError> {
+        let attached = match reference {
+            NapiRef::Queue { queue, .. } if self.refuse_queue == Some(*queue) => {
+                return Err(refusal(libc::EOPNOTSUPP, "no NAPI instance for this queue"));
+            }
+            NapiRef::Queue { ifname, queue } => napi(ifname, *queue, cpu),
+            NapiRef::Id(id) => Napi {
+                napi_id: *id,
+                queue: None,
+                ..napi("eth0", 0, cpu)
+            },
+        };
+        self.napis.push(attached.clone());
+        Ok(attached)
+    }
+
+    fn napi_detach(&mut self, reference: &NapiRef) -> Result<(), ClientError> {
+        if self.refuse_detach {
+            return Err(refusal(libc::EIO, "detach refused by the test"));
+        }
+        let before = self.napis.len();
+        self.napis.retain(|napi| !means(reference, napi));
+        match self.napis.len() < before {
+            true => Ok(()),
+            false => Err(refusal(libc::ENOENT, "this NAPI instance is not attached")),
+        }
+    }
+
+    fn napi_get(&mut self, reference: &NapiRef) -> Result<Napi, ClientError> {
+        let found = self
+            .napis
+            .iter()
+            .find(|napi| means(reference, napi))
+            .cloned();
+        let mut found =
+            found.ok_or_else(|| refusal(libc::ENOENT, "this NAPI instance is not attached"))?;
+        if self.slow > 0 {
+            self.slow -= 1;
+            found.mode_active = Mode::Softirq;
+        }
+        Ok(found)
+    }
+
+    fn napis(&mut self) -> Result<Vec<Napi>, ClientError> {
+        Ok(self.napis.clone())
+    }
+
+    fn netns_cookie(&mut self) -> Result<u64, NetnsError> {
+        Ok(COOKIE)
+    }
+}

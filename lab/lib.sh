@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# shellcheck shell=sh
+#
+# Helpers for scripts that run in a guest of the lab: results, clean-up, waiting, and dmesg as a result.
+# Source it first:  . /lab/lib.sh
+#
+# Not here: anything about what is tested.
+
+LAB_DEFERRED=
+
+# Ends the test as failed, with a sentence.
+lab_fail() {
+	echo "FAIL: $*"
+	exit 1
+}
+
+# Ends the test as skipped, with the reason. lab/kernels.toml has to list it.
+lab_skip() {
+	echo "SKIP: $*"
+	exit 4
+}
+
+# Ends the test as passed.
+lab_pass() {
+	echo "PASS"
+	exit 0
+}
+
+# Registers a command that runs when the script ends, last one first. Register it where the thing is made.
+# The words are joined with blanks and read by the shell again.
+lab_defer() {
+	LAB_DEFERRED="$*
+$LAB_DEFERRED"
+}
+
+lab_run_deferred() {
+	lab_code=$?
+	trap - EXIT
+	printf '%s' "$LAB_DEFERRED" | while IFS= read -r lab_command; do
+		eval "$lab_command" || echo "clean-up failed: $lab_command"
+	done
+	exit "$lab_code"
+}
+trap lab_run_deferred EXIT
+trap 'exit 1' INT TERM
+
+# lab_wait_for SECONDS COMMAND...: waits until the command succeeds; fails the test when it does not in time.
+# The seconds are the guest's. It looks every 20 ms.
+lab_wait_for() {
+	lab_tries=$(($1 * 50))
+	shift
+	while ! "$@"; do
+		lab_tries=$((lab_tries - 1))
+		[ "$lab_tries" -gt 0 ] || lab_fail "this did not become true: $*"
+		usleep 20000
+	done
+}
+
+# Puts a mark into the kernel's log; lab_dmesg_clean and lab_dmesg_since look at what comes after the newest one.
+lab_dmesg_mark() {
+	LAB_MARK="lab-mark-$$-$(cut -d' ' -f1 /proc/uptime)"
+	echo "$LAB_MARK" > /dev/kmsg
+}
+
+# Prints the kernel's log since the mark.
+lab_dmesg_since() {
+	dmesg | sed "1,/$LAB_MARK/d"
+}
+
+# Fails the test when the kernel complained since the mark.
+lab_dmesg_clean() {
+	lab_complaints=$(lab_dmesg_since | grep -E \
+		'WARNING:|BUG:|BUG |Oops|general protection|Call Trace|rcu.*stall|self-detected stall|soft lockup|hard LOCKUP|hung_task|blocked for more than|INFO: task|possible recursive locking|inconsistent lock state|circular locking|suspicious RCU|KASAN|UBSAN|list_(add|del) corruption|refcount_t:|NETDEV WATCHDOG|Tx Unit Hang')
+	[ -z "$lab_complaints" ] || lab_fail "the kernel complained:
+$lab_complaints"
+}
+
+lab_dmesg_mark

@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock real --cpus 4 --nics 2 --package util-linux --timeout 200s
+#
+# A program of higher real-time priority takes the poller's CPU: the watchdog hands the packets back to softirq, says
+# so, and the poller takes over again when it can.
+
+. /lab/lib.sh
+. /lab/net.sh
+
+net_up
+kbp_start -P f:50 --watchdog 20ms
+kbp attach eth0 --cpu "$NET_CPU" --mode busy > /dev/null || lab_fail "attach"
+lab_wait_for 5 kbp_active
+kbp monitor --json --for 30s > "$OUT/events.json" &
+lab_defer kill $!
+
+net_traffic starved --seconds 6 --period-us 2000
+sleep 1
+# 600 ms at a time: less than what RT throttling allows, much more than the watchdog's 20 ms.
+for _ in 1 2 3; do
+	taskset -c "$NET_CPU" chrt -f 90 timeout 0.6 sh -c 'while :; do :; done'
+	sleep 0.5
+done
+net_none_lost starved
+handbacks=$(kbp_counter handbacks)
+echo "the watchdog handed back $handbacks times"
+[ "$handbacks" -ge 3 ] || lab_fail "three times were expected"
+lab_wait_for 5 grep -q handed-back "$OUT/events.json"
+lab_wait_for 5 grep -q resumed "$OUT/events.json"
+lab_wait_for 5 kbp_active
+
+softirqs=$(net_softirqs "$NET_CPU")
+net_traffic resumed --seconds 2
+net_none_lost resumed
+grown=$(($(net_softirqs "$NET_CPU") - softirqs))
+echo "NET_RX on CPU $NET_CPU since the poller is back: $grown"
+kbp unload || lab_fail "unload"
+lab_dmesg_clean
+lab_pass
