@@ -103,7 +103,7 @@ def run_suite(name, command, count):
 def host():
     """The tests that need no machine of their own."""
     tally = Tally()
-    tally.add(run_suite("rust", ["cargo", "test", "--workspace", "--no-fail-fast"], count_cargo))
+    tally.add(run_suite("rust", ["cargo", "test", "--release", "--workspace", "--no-fail-fast"], count_cargo))
     scripts = ["/usr/bin/python3", "-B", "-m", "unittest", "discover", "-s", "scripts/tests"]
     tally.add(run_suite("scripts", scripts, UnittestCounter()))
     unittests = UnittestCounter()

@@ -167,3 +167,7 @@ void kbp_close(void)
 }
 
 MODULE_INFO(livepatch, "Y");
+/* For `kbp check`: what the table above replaces. */
+MODULE_INFO(kbp_replaces, "__napi_schedule");
+MODULE_INFO(kbp_replaces, "__napi_schedule_irqoff");
+MODULE_INFO(kbp_replaces, "napi_watchdog");

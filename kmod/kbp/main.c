@@ -63,5 +63,6 @@ module_init(kbp_init);
 module_exit(kbp_exit);
 
 MODULE_DESCRIPTION("KBP: poller threads for chosen NAPI instances of a stock kernel");
+MODULE_VERSION("0.1.0");
 MODULE_LICENSE("GPL");
 MODULE_AUTHOR("The KBP developers");

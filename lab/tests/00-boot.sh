@@ -1,7 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --cpus 4 --nics 2 --clock virtual
+# kernels: all
+#
 # The machine that every other test relies on: what it mounts, what it can do, and that it is quiet.
-# Run it with: kbp lab run lab/tests/00-boot.sh
 
 . /lab/lib.sh
 

@@ -17,7 +17,7 @@ use crate::irq::QueueVector;
 use crate::irq_pin::{self, Release};
 use crate::model::{Napi, NapiRef};
 use crate::netdev::Interface;
-use crate::state::{StateFile, User};
+use crate::state::{IrqRecord, StateFile, User};
 pub use crate::target::Target;
 use crate::target::{means, names, reference};
 use crate::uapi::Mode;
@@ -106,6 +106,17 @@ pub struct Detached {
     pub napi_id: u32,
     /// What became of its interrupts.
     pub irqs: Vec<Release>,
+}
+
+/// What the deletion of a poller did.
+#[derive(Clone, Debug, Serialize)]
+pub struct PollerDeleted {
+    /// Its CPU.
+    pub cpu: u32,
+    /// What was attached to it.
+    pub detached: Vec<Detached>,
+    /// Interrupts of attachments that had gone away by themselves.
+    pub gone: Vec<Release>,
 }
 
 impl AttachPlan {
@@ -426,16 +437,20 @@ impl<'a> Session<'a> {
     }
 
     /// Stop a poller and put back the interrupts of what was attached to it.
-    pub fn delete_poller(&mut self, cpu: u32) -> Result<Vec<Detached>, Error> {
+    pub fn delete_poller(&mut self, cpu: u32) -> Result<PollerDeleted, Error> {
         self.require_poller(cpu)?;
         let mut napis = self.control.napis()?;
         napis.retain(|napi| napi.cpu == cpu);
         self.control.poller_del(cpu)?;
-        let mut done = Vec::new();
+        let mut deleted = PollerDeleted {
+            cpu,
+            detached: Vec::new(),
+            gone: Vec::new(),
+        };
         let mut failed = Vec::new();
         for napi in napis {
             match irq_pin::release(self.host, &mut self.file, &User::of(&napi)) {
-                Ok(irqs) => done.push(Detached {
+                Ok(irqs) => deleted.detached.push(Detached {
                     napi: napi.label(),
                     napi_id: napi.napi_id,
                     irqs,
@@ -443,8 +458,21 @@ impl<'a> Session<'a> {
                 Err(error) => failed.push(error),
             }
         }
+        // Without its poller no attachment needs an interrupt there, not even one that went away by
+        // itself in a network namespace that does not exist any more.
+        let records = self
+            .file
+            .state
+            .irqs
+            .values()
+            .filter(|record| record.set == CpuList::one(cpu));
+        let users = attachments(records);
+        match release_users(self.host, &mut self.file, users) {
+            Ok(irqs) => deleted.gone = irqs,
+            Err(error) => failed.push(error),
+        }
         first_or_all(failed)?;
-        Ok(done)
+        Ok(deleted)
     }
 
     /// Put back the interrupts of instances that went away by themselves (device removed).
@@ -464,11 +492,7 @@ impl<'a> Session<'a> {
             .filter(|user| gone(user))
             .cloned()
             .collect();
-        let mut released = Vec::new();
-        for user in users {
-            released.extend(irq_pin::release(self.host, &mut self.file, &user)?);
-        }
-        Ok(released)
+        release_users(self.host, &mut self.file, users)
     }
 
     /// Undo everything: delete every poller, put every interrupt of an attached instance back.
@@ -501,14 +525,23 @@ pub fn undo_everything(host: &Host) -> Result<Vec<Release>, Error> {
 /// Put back every interrupt that was moved for an attached instance, whoever attached it; for when
 /// the module is gone already.
 pub fn release_all(host: &Host, file: &mut StateFile) -> Result<Vec<Release>, Error> {
-    let users = file
-        .state
-        .irqs
-        .values()
-        .flat_map(|record| record.users.clone());
-    let users: Vec<User> = users
+    let users = attachments(file.state.irqs.values());
+    release_users(host, file, users)
+}
+
+/// The attachments, of any network namespace, that want these interrupts where they are.
+fn attachments<'r>(records: impl Iterator<Item = &'r IrqRecord>) -> Vec<User> {
+    let users = records.flat_map(|record| record.users.clone());
+    users
         .filter(|user| !matches!(user, User::Other(_)))
-        .collect();
+        .collect()
+}
+
+fn release_users(
+    host: &Host,
+    file: &mut StateFile,
+    users: Vec<User>,
+) -> Result<Vec<Release>, Error> {
     let mut released = Vec::new();
     let mut failed = Vec::new();
     for user in users {

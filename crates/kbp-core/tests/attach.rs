@@ -5,9 +5,10 @@
 mod common;
 
 use common::{Family, Machine};
-use kbp_core::irq_pin::Outcome;
+use kbp_core::irq::QueueVector;
+use kbp_core::irq_pin::{self, Outcome};
 use kbp_core::plan::{release_all, AttachRequest, Session, Target};
-use kbp_core::state::{self, StateFile};
+use kbp_core::state::{self, StateFile, User};
 use kbp_core::uapi::Mode;
 use kbp_core::{Class, Error};
 
@@ -198,8 +199,8 @@ fn what_somebody_else_changed_is_left_alone() {
     let plan = session.plan_attach(&request("eth0", 2)).unwrap();
     session.attach(&plan).unwrap();
     machine.write("proc/irq/25/smp_affinity_list", "1\n");
-    let detached = session.delete_poller(2).unwrap();
-    let outcome = &detached[0].irqs[0].outcome;
+    let deleted = session.delete_poller(2).unwrap();
+    let outcome = &deleted.detached[0].irqs[0].outcome;
     assert!(
         matches!(outcome, Outcome::LeftAlone { reason } if reason.contains("CPU 1")),
         "{outcome:?}"
@@ -234,6 +235,46 @@ fn what_went_away_by_itself_is_put_back_and_another_boot_is_forgotten() {
         "2",
         "numbers of another boot mean nothing"
     );
+}
+
+#[test]
+fn deleting_a_poller_puts_back_what_vanished_in_another_namespace() {
+    let (machine, mut family) = (Machine::new(), family());
+    let elsewhere = User::Queue {
+        ifindex: 5,
+        queue: 0,
+        netns_cookie: Some(4097),
+    };
+    let vector = QueueVector {
+        irq: 26,
+        name: "eth0-tx-0".into(),
+        shared: false,
+    };
+    let mut file = StateFile::open(&machine.host).unwrap();
+    irq_pin::pin(&machine.host, &mut file, &vector, &elsewhere, 2).unwrap();
+    let vector = QueueVector {
+        irq: 27,
+        name: "eth0".into(),
+        shared: false,
+    };
+    irq_pin::pin(
+        &machine.host,
+        &mut file,
+        &vector,
+        &User::Other("test".into()),
+        2,
+    )
+    .unwrap();
+    drop(file);
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    assert!(
+        session.forget_gone().unwrap().is_empty(),
+        "another namespace's may be there still"
+    );
+    let deleted = session.delete_poller(2).unwrap();
+    assert_eq!(deleted.gone.len(), 1);
+    assert_eq!(machine.affinity(26), "0-3");
+    assert_eq!(machine.affinity(27), "2", "what is not an attachment stays");
 }
 
 #[test]

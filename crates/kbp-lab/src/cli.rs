@@ -36,6 +36,8 @@ pub const EXIT_CLOCK: u8 = 73;
 pub enum LabCommand {
     /// Run a script in a machine with a stock kernel
     Run(Box<RunArgs>),
+    /// Build modules for a kernel and print where the .ko files are
+    Build(BuildArgs),
     /// List the kernels, and which are in the cache
     List(ListArgs),
     /// Download what kernels need, so that `run` works without a network
@@ -99,6 +101,23 @@ pub struct RunArgs {
     args: Vec<String>,
 }
 
+/// Arguments of `kbp lab build`.
+#[derive(Debug, Args)]
+pub struct BuildArgs {
+    /// The kernel's id, see `kbp lab list`
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// A folder of kernel modules
+    #[arg(long = "module", value_name = "DIR", required = true)]
+    modules: Vec<PathBuf>,
+    /// The folder with kernels.toml
+    #[arg(long, value_name = "DIR")]
+    lab: Option<PathBuf>,
+    /// More arguments for make, whose output is then shown
+    #[arg(last = true)]
+    words: Vec<String>,
+}
+
 /// Arguments of `kbp lab list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
@@ -139,6 +158,7 @@ pub struct CleanArgs {
 pub fn run(command: LabCommand) -> u8 {
     let result = match command {
         LabCommand::Run(args) => run_script(*args),
+        LabCommand::Build(args) => build(&args),
         LabCommand::List(args) => list(&args),
         LabCommand::Fetch(args) => fetch(&args),
         LabCommand::Clean(args) => clean(&args),
@@ -209,6 +229,17 @@ fn judge(outcome: &Outcome, listed_skip: Option<&str>) -> (u8, String) {
             format!("the virtual clock is not fair: {reason}"),
         ),
     }
+}
+
+fn build(args: &BuildArgs) -> Result<u8> {
+    let lab = Lab::open(args.lab.as_deref())?;
+    let kernel = lab.fetch(&args.kernel, false)?;
+    for source in &args.modules {
+        for module in lab.build_module(&kernel, source, &args.words)? {
+            println!("{}", module.display());
+        }
+    }
+    Ok(EXIT_PASS)
 }
 
 fn list(args: &ListArgs) -> Result<u8> {

@@ -66,7 +66,7 @@ pub struct KernelConfig {
     /// The model of network cards when a job names none.
     #[serde(default = "default_nic")]
     pub nic: String,
-    /// Scripts that may skip on this kernel, with the reason. A skip that is not listed counts as a failure.
+    /// Scripts that may skip on this kernel, by their file names, with the reason. A skip that is not listed counts as a failure.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
 }

@@ -22,7 +22,8 @@ use crate::root::Toolchain;
 /// What a build leaves in a folder: neither copied nor part of its identity.
 const PRODUCTS: [&str; 9] = ["o", "ko", "mod", "cmd", "d", "symvers", "order", "a", "dwo"];
 
-/// Builds a folder for a kernel and returns the `.ko` files. The caller holds the lock.
+/// Builds a folder for a kernel and returns the `.ko` files. `words` are more arguments for make; with any, make's
+/// output is shown. The caller holds the lock.
 ///
 /// # Errors
 /// [`Error::Build`] with the end of make's output, or what keeps the compiler from being there.
@@ -31,10 +32,11 @@ pub(crate) fn build(
     config: &Config,
     kernel: &Kernel,
     source: &Path,
+    words: &[String],
 ) -> Result<Vec<PathBuf>> {
     let source = source.canonicalize().at("find the module folder", source)?;
     let files = sources(&source)?;
-    let identity = identity(&files, &source, kernel)?;
+    let identity = identity(&files, &source, kernel, words)?;
     let name = source
         .file_name()
         .unwrap_or_default()
@@ -47,7 +49,15 @@ pub(crate) fn build(
     if !done.exists() {
         remove(&dir)?;
         copy(&files, &source, &dir)?;
-        make(cache, config, kernel, &source, &dir)?;
+        Make {
+            cache,
+            config,
+            kernel,
+            source: &source,
+            dir: &dir,
+            words,
+        }
+        .run()?;
         fs::write(&done, "").at("write", &done)?;
     }
     let mut modules = Vec::new();
@@ -63,41 +73,59 @@ pub(crate) fn build(
     Ok(modules)
 }
 
-fn make(cache: &Cache, config: &Config, kernel: &Kernel, source: &Path, dir: &Path) -> Result<()> {
-    let toolchain = Toolchain::get(cache, config, &kernel.compiler)?;
-    eprintln!(
-        "lab: building {} for {} with {}",
-        source.display(),
-        kernel.abi,
-        kernel.compiler
-    );
-    let log = dir.join("make.log");
-    let mut command = toolchain.command("make", cache)?;
-    command
-        .args(["-j2", "-C"])
-        .arg(dir)
-        .arg(format!("KDIR={}", kernel.headers_dir.display()))
-        .arg(format!("CC={}", kernel.compiler))
-        // Type information of modules needs a pahole that fits the kernel, and nothing here reads it.
-        .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
-        .stdin(Stdio::null());
-    let output = command.output().map_err(|source| Error::Command {
-        program: "make".into(),
-        doing: format!("building {}", dir.display()),
-        detail: source.to_string(),
-    })?;
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    fs::write(&log, &text).at("write", &log)?;
-    if output.status.success() {
-        return Ok(());
+/// One call of make.
+struct Make<'a> {
+    cache: &'a Cache,
+    config: &'a Config,
+    kernel: &'a Kernel,
+    source: &'a Path,
+    dir: &'a Path,
+    words: &'a [String],
+}
+
+impl Make<'_> {
+    fn run(&self) -> Result<()> {
+        let (kernel, source) = (self.kernel, self.source);
+        let toolchain = Toolchain::get(self.cache, self.config, &kernel.compiler)?;
+        eprintln!(
+            "lab: building {} for {} with {}",
+            source.display(),
+            kernel.abi,
+            kernel.compiler
+        );
+        let mut command = toolchain.command("make", self.cache)?;
+        command
+            .args(["-j2", "-C"])
+            .arg(self.dir)
+            .arg(format!("KDIR={}", kernel.headers_dir.display()))
+            .arg(format!("CC={}", kernel.compiler))
+            // Type information of modules needs a pahole that fits the kernel, and nothing here reads it.
+            .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
+            .args(self.words)
+            .stdin(Stdio::null());
+        let output = command.output().map_err(|source| Error::Command {
+            program: "make".into(),
+            doing: format!("building {}", self.dir.display()),
+            detail: source.to_string(),
+        })?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        let log = self.dir.join("make.log");
+        fs::write(&log, &text).at("write", &log)?;
+        if !output.status.success() {
+            let tail = tail(&text, 25);
+            return Err(Error::Build {
+                module: source.into(),
+                kernel: kernel.abi.clone(),
+                tail,
+                log,
+            });
+        }
+        if !self.words.is_empty() {
+            eprint!("{text}");
+        }
+        Ok(())
     }
-    Err(Error::Build {
-        module: source.into(),
-        kernel: kernel.abi.clone(),
-        tail: tail(&text, 25),
-        log,
-    })
 }
 
 /// The files of a source folder, relative to it and sorted, without what a build leaves and without hidden ones.
@@ -129,11 +157,14 @@ fn is_product(path: &Path) -> bool {
         || (!path.is_dir() && PRODUCTS.contains(&&*extension))
 }
 
-fn identity(files: &[PathBuf], source: &Path, kernel: &Kernel) -> Result<String> {
+fn identity(files: &[PathBuf], source: &Path, kernel: &Kernel, words: &[String]) -> Result<String> {
     let mut hasher = Sha256::new();
     hasher.update(format!(
-        "{}\0{}\0{}\0",
-        kernel.abi, kernel.version, kernel.compiler
+        "{}\0{}\0{}\0{}\0",
+        kernel.abi,
+        kernel.version,
+        kernel.compiler,
+        words.join("\0")
     ));
     for file in files {
         let path = source.join(file);
@@ -190,7 +221,7 @@ mod tests {
         };
         let take = || {
             let files = sources(temp.path()).unwrap();
-            let id = identity(&files, temp.path(), &kernel).unwrap();
+            let id = identity(&files, temp.path(), &kernel, &[]).unwrap();
             (files, id)
         };
         let (files, before) = take();

@@ -153,13 +153,19 @@ impl Lab {
         root::Toolchain::get(&self.cache, &self.config, &config.compiler).map(|_| ())
     }
 
-    /// Builds a folder of modules for a kernel and returns the `.ko` files.
+    /// Builds a folder of modules for a kernel and returns the `.ko` files, which are in the cache. `words` are more
+    /// arguments for make; with any, make's output is shown.
     ///
     /// # Errors
     /// [`Error::Build`] with the end of make's output.
-    pub fn build_module(&self, kernel: &Kernel, source: &Path) -> Result<Vec<PathBuf>> {
+    pub fn build_module(
+        &self,
+        kernel: &Kernel,
+        source: &Path,
+        words: &[String],
+    ) -> Result<Vec<PathBuf>> {
         let _lock = self.cache.lock_prepare()?;
-        kbuild::build(&self.cache, &self.config, kernel, source)
+        kbuild::build(&self.cache, &self.config, kernel, source, words)
     }
 
     /// Empties the cache and returns the bytes freed.
@@ -175,9 +181,7 @@ impl Lab {
     pub fn listed_skip(&self, spec: &MachineSpec) -> Option<&str> {
         let script = guest_script(&self.dir, spec.script.as_deref()?).ok()?;
         let reasons = &self.config.kernel.get(&spec.kernel)?.skip;
-        reasons
-            .get(script.strip_prefix("/lab/")?)
-            .map(String::as_str)
+        reasons.get(script.rsplit('/').next()?).map(String::as_str)
     }
 
     /// Runs a job; what its script prints goes to the writer that `sink` makes, as it comes.
@@ -274,7 +278,13 @@ impl Lab {
         let mut payload = Payload::default();
         payload.add_lab(&self.dir)?;
         for source in &spec.modules {
-            payload.add_modules(&kbuild::build(&self.cache, &self.config, kernel, source)?)?;
+            payload.add_modules(&kbuild::build(
+                &self.cache,
+                &self.config,
+                kernel,
+                source,
+                &[],
+            )?)?;
         }
         if !spec.packages.is_empty() {
             let release = &self.config.guest.release;

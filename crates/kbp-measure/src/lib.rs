@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock;
 pub mod error;
 pub mod hogs;
+pub mod interrupt;
 pub mod load;
 pub mod machine;
 pub mod mode;

@@ -10,6 +10,7 @@ use kbp_core::plan::Session;
 use kbp_core::uapi::Owns;
 use kbp_core::Error;
 
+use crate::attach::print_detached;
 use crate::context::Context;
 use crate::print;
 
@@ -111,12 +112,13 @@ fn add(args: AddArgs, context: &Context) -> Result<()> {
 
 fn del(args: DelArgs, context: &Context) -> Result<()> {
     let mut client = context.client()?;
-    let detached = Session::open(&context.host, &mut client)?.delete_poller(args.cpu)?;
-    crate::attach::print_detached(context, &detached)?;
-    match context.json {
-        true => Ok(()),
-        false => print::line(format!("the poller of CPU {} is deleted", args.cpu)),
+    let deleted = Session::open(&context.host, &mut client)?.delete_poller(args.cpu)?;
+    if context.json {
+        return print::json(context, &deleted);
     }
+    print_detached(context, &deleted.detached)?;
+    print::lines(&deleted.gone)?;
+    print::line(format!("the poller of CPU {} is deleted", deleted.cpu))
 }
 
 fn show(args: ShowArgs, context: &Context) -> Result<()> {

@@ -2,8 +2,7 @@
 //! A private apt: its own sources, lists and (empty) set of installed packages, in the lab's cache.
 //!
 //! There is one state a Debian release, so that a choice made for bookworm never takes a library from trixie. apt
-//! itself does the downloading: it knows proxies and passwords, checks signatures and sums, and goes on where a
-//! broken download stopped. Nothing is ever installed.
+//! itself does the downloading: it knows proxies and passwords, and checks signatures and sums. Nothing is ever installed.
 //!
 //! Not here: unpacking ([`crate::packages`]) and what a kernel consists of ([`crate::kernel`]).
 
@@ -183,28 +182,45 @@ impl Apt {
 
     /// Downloads what is not in the cache yet and checks every file's sum.
     ///
+    /// Files come in a folder of their own and move when they are whole, so after a break only those that were not
+    /// are downloaded again.
+    ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::AptUnreachable`], [`Error::Checksum`].
     pub(crate) fn download(&self, packages: &[Package]) -> Result<()> {
         let dir = self.cache.dir("downloads")?;
-        let missing: Vec<&Package> = packages
-            .iter()
-            .filter(|package| !dir.join(package.file_name()).exists())
-            .collect();
-        let bytes: u64 = missing.iter().map(|package| package.size).sum();
-        if !missing.is_empty() {
-            // apt keeps the file in its own folder until it is whole, then copies it.
-            self.cache.check_space(2 * bytes + (64 << 20))?;
-            self.fetch(&dir, &missing, bytes)?;
-        }
-        for package in packages {
-            let path = dir.join(package.file_name());
-            if sha256_of(&path)? != package.sha256 {
-                remove(&path)?;
-                return Err(Error::Checksum { path });
+        let partial = self.cache.dir("downloads/partial")?;
+        let is_missing = |package: &&Package| !dir.join(package.file_name()).exists();
+        let keep = |package: &Package| {
+            let (from, to) = (
+                partial.join(package.file_name()),
+                dir.join(package.file_name()),
+            );
+            fs::rename(&from, &to).at("rename to", &to)
+        };
+        for package in packages.iter().filter(is_missing) {
+            let path = partial.join(package.file_name());
+            if path.exists() && check_sum(&path, package).is_ok() {
+                keep(package)?;
             }
         }
-        Ok(())
+        let missing: Vec<&Package> = packages.iter().filter(is_missing).collect();
+        let bytes: u64 = missing.iter().map(|package| package.size).sum();
+        if !missing.is_empty() {
+            self.cache.check_space(bytes + (64 << 20))?;
+            self.fetch(&partial, &missing, bytes)?;
+        }
+        for package in missing {
+            let (from, to) = (
+                partial.join(package.file_name()),
+                dir.join(package.file_name()),
+            );
+            check_sum(&from, package)?;
+            fs::rename(&from, &to).at("rename to", &to)?;
+        }
+        packages
+            .iter()
+            .try_for_each(|package| check_sum(&dir.join(package.file_name()), package))
     }
 
     fn fetch(&self, dir: &Path, missing: &[&Package], bytes: u64) -> Result<()> {
@@ -401,6 +417,15 @@ fn progress_bar(bytes: u64, doing: &str) -> ProgressBar {
     bar
 }
 
+/// A file whose sum is wrong goes, so that the next attempt starts from nothing.
+fn check_sum(path: &Path, package: &Package) -> Result<()> {
+    if sha256_of(path)? == package.sha256 {
+        return Ok(());
+    }
+    remove(path)?;
+    Err(Error::Checksum { path: path.into() })
+}
+
 fn sha256_of(path: &Path) -> Result<String> {
     use sha2::{Digest, Sha256};
     let mut file = fs::File::open(path).at("open", path)?;
@@ -453,6 +478,24 @@ mod tests {
             "Acquire \"\";\nAcquire::http::Proxy \"http://p\";\nAcquire::Languages:: \"none\";\n\
                     DPkg::Post-Invoke:: \"x\";\n";
         assert_eq!(keep_acquire(dump), "Acquire::http::Proxy \"http://p\";\n");
+    }
+
+    #[test]
+    fn a_file_with_a_wrong_sum_is_refused_and_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("x.deb");
+        let mut package =
+            parse_record("Package: x\nVersion: 1\nArchitecture: all\nSize: 3\nSHA256: 0\n")
+                .unwrap();
+        fs::write(&path, "abc").unwrap();
+        assert!(matches!(
+            check_sum(&path, &package),
+            Err(Error::Checksum { .. })
+        ));
+        assert!(!path.exists());
+        package.sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".into();
+        fs::write(&path, "abc").unwrap();
+        check_sum(&path, &package).unwrap();
     }
 
     #[test]

@@ -55,13 +55,13 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=98))]
     poller_priority: u8,
     /// Length of the measured part of an idle row, ms
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 500)]
     idle_ms: u32,
     /// Length of the measured part of a storm row, ms
-    #[arg(long, default_value_t = 3_000)]
+    #[arg(long, default_value_t = 800)]
     storm_ms: u32,
     /// Length of a sockperf row, seconds; 0 leaves these rows out
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 1)]
     sockperf_seconds: u32,
     /// Seed of all send times and of the storm
     #[arg(long, default_value_t = 1)]

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::pingpong::{run_client, ClientConfig, ClientReport, EchoServer, Stop};
 use crate::place::{run_at, Place};
 use crate::report::text::{count, micros};
@@ -146,6 +147,7 @@ fn run_server(args: &ServerArgs) -> Result<u8> {
 
 fn run_client_command(args: &ClientArgs, json: bool) -> Result<u8> {
     let config = args.config()?;
+    interrupt::catch()?;
     let report = run_at(&args.place.place(), || run_client(&config, || Ok(())))?;
     if let (Some(path), Some(series_ns)) = (&args.series, &report.series_ns) {
         write_series(path, series_ns).map_err(|e| Error::file("write", path, e))?;

@@ -17,6 +17,7 @@ use super::packet::{Ping, HEADER_LEN, PAYLOAD_LEN_MAX};
 use super::stats::{Counts, RoundTrips};
 use crate::clock::{monotonic_ns, sleep_until_ns, spin_until_ns};
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::rng::SplitMix64;
 
 /// When the measured part ends.
@@ -201,6 +202,9 @@ impl<'a> Client<'a> {
     }
 
     fn is_over(&self, start_ns: u64) -> bool {
+        if interrupt::requested() {
+            return true;
+        }
         match self.config.stop {
             Stop::Pings(pings) => self.ledger.measured.sent >= pings,
             Stop::AfterNs(span_ns) => self.next_ns >= start_ns + span_ns,

@@ -112,8 +112,9 @@ pub fn cpu_share(row: &Row) -> String {
     if row.span_ns == 0 || row.witness.mode_threads_ns == 0 {
         return "–".into();
     }
-    format!(
-        "{:.1} %",
-        row.witness.mode_threads_ns as f64 / row.span_ns as f64 * 100.0
-    )
+    let percent = row.witness.mode_threads_ns as f64 / row.span_ns as f64 * 100.0;
+    match percent {
+        p if p < 9.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
 }
