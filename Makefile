@@ -40,6 +40,7 @@ demo: build
 		--module kmod --module lab/modules/storm \
 		--package sockperf --file $(KBP):/usr/bin/kbp \
 		--timeout 900s --out $(DEMO)
+	$(KBP) measure complete $(DEMO)/result.json --git "$$(git describe --always --dirty)"
 	$(KBP) report $(DEMO)/result.json -o $(DEMO)/report.html --check
 
 test: build

@@ -204,7 +204,10 @@ impl Apt {
                 keep(package)?;
             }
         }
-        let missing: Vec<&Package> = packages.iter().filter(is_missing).collect();
+        let mut missing: Vec<&Package> = packages.iter().filter(is_missing).collect();
+        // Image and headers of newer kernels share a package.
+        missing.sort_by_key(|package| package.file_name());
+        missing.dedup();
         let bytes: u64 = missing.iter().map(|package| package.size).sum();
         if !missing.is_empty() {
             self.cache.check_space(bytes + (64 << 20))?;
