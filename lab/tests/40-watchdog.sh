@@ -19,7 +19,8 @@ net_traffic starved --seconds 6 --period-us 2000
 sleep 1
 # 600 ms at a time: less than what RT throttling allows, much more than the watchdog's 20 ms.
 for _ in 1 2 3; do
-	taskset -c "$NET_CPU" chrt -f 90 timeout 0.6 sh -c 'while :; do :; done'
+	# timeout stays outside: on that CPU, at that priority, it would never run.
+	timeout 0.6 taskset -c "$NET_CPU" chrt -f 90 sh -c 'while :; do :; done'
 	sleep 0.5
 done
 net_none_lost starved
