@@ -2,10 +2,11 @@
 /*
  * From a poller's list through the driver's poll function into the stack.
  *
- * Owns a NAPI instance while it is being polled (kbp_poller.cur). Context: the
- * poller thread, BH off in stretches of at most KBP_BATCH_POLLS polls, so that
- * nothing else of this CPU's receive path runs in between. Lock:
- * kbp_poller.lock around every step on a list, never around a poll.
+ * Owns a NAPI instance while it is being polled: kbp_poller.cur for one from a
+ * list, KBP_HOLD_POLLING for a held one. Context: the poller thread, BH off in
+ * stretches of a few polls that find packets (KBP_BATCH_POLLS), so that nothing
+ * else of this CPU's receive path runs in between. Lock: kbp_poller.lock around
+ * every step on a list, never around a poll.
  */
 #include <linux/bottom_half.h>
 #include <linux/netpoll.h>
