@@ -8,22 +8,19 @@
 pub mod check;
 pub mod cli;
 pub mod clock;
+pub mod compare;
 pub mod error;
-pub mod hogs;
 pub mod interrupt;
 pub mod load;
 pub mod machine;
-pub mod mode;
-pub mod pingpong;
+pub mod mechanism;
+pub mod party;
 pub mod place;
-pub mod plan;
 pub mod progress;
 pub mod report;
 pub mod result;
-pub mod rig;
 pub mod rng;
-pub mod row;
-pub mod sockperf;
+pub mod tester;
 pub mod trace;
 pub mod witness;
 

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kbp_measure::pingpong::{run_client, ClientConfig, Counts, EchoServer, Ping, Stop};
 use kbp_measure::place::Place;
 use kbp_measure::rng::SplitMix64;
+use kbp_measure::tester::pingpong::{run_client, ClientConfig, Counts, EchoServer, Ping, Stop};
 use kbp_measure::Error;
 
 const ANY_PORT: &str = "127.0.0.1:0";

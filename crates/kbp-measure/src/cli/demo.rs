@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::compare::demo::Demo;
+use crate::compare::rig::{Link, Rig};
+use crate::compare::row::Ends;
 use crate::error::{Error, Result};
 use crate::load::StormConfig;
 use crate::machine::begin_result;
-use crate::mode::ModeConfig;
-use crate::pingpong::ClientConfig;
+use crate::mechanism::ModeConfig;
 use crate::place::Place;
-use crate::plan::Demo;
 use crate::progress;
 use crate::result::{Config, Cpus, ResultFile, RowNs};
-use crate::rig::{Link, Rig};
-use crate::row::Ends;
+use crate::tester::pingpong::ClientConfig;
 
 /// `kbp measure demo`
 #[derive(Debug, Args)]
@@ -96,15 +96,17 @@ impl DemoArgs {
         })
     }
 
-    fn links(&self) -> [Link; 2] {
-        [
+    fn links(&self) -> Vec<Link> {
+        vec![
             Link {
                 ifname: self.server_dev.clone(),
                 netns: None,
+                has_interrupts: true,
             },
             Link {
                 ifname: self.tester_dev.clone(),
                 netns: Some(self.tester_ns.clone()),
+                has_interrupts: true,
             },
         ]
     }

@@ -2,7 +2,7 @@
 //! `kbp measure pingpong client` and `server`, for use by hand on any machine. The network
 //! namespace is the caller's; `kbp --netns NAME measure …` chooses another.
 //!
-//! Not here: the runs of the demo ([`crate::plan`]).
+//! Not here: the runs of the demo ([`crate::compare::demo`]).
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use clap::{Args, Subcommand};
 
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::pingpong::{run_client, ClientConfig, ClientReport, EchoServer, Stop};
 use crate::place::{run_at, Place};
 use crate::report::text::{count, micros};
 use crate::result::RttNs;
+use crate::tester::pingpong::{run_client, ClientConfig, ClientReport, EchoServer, Stop};
 
 /// `kbp measure pingpong …`
 #[derive(Debug, Subcommand)]

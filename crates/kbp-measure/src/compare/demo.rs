@@ -3,19 +3,19 @@
 //!
 //! The modes are interleaved, the stock path is measured first and again last, so that a
 //! drift of the machine would show. A warm-up row is discarded. The order is data.
-//! Not here: the parts that a row is made of ([`crate::row`], [`crate::mode`],
+//! Not here: the parts that a row is made of ([`crate::compare::row`], [`crate::mechanism`],
 //! [`crate::load`]).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::compare::rig::Rig;
+use crate::compare::row::{self, Ends, Label};
 use crate::error::{Error, Result};
 use crate::load::{Load, Running, StormConfig};
-use crate::mode::{Active, Mode, ModeConfig};
-use crate::pingpong::{ClientConfig, Stop};
+use crate::mechanism::{Active, Mode, ModeConfig};
 use crate::result::{ResultFile, Row, RowNs, TOOL_KBP, TOOL_SOCKPERF};
-use crate::rig::Rig;
-use crate::row::{self, Ends, Label};
+use crate::tester::pingpong::{ClientConfig, Stop};
 use crate::trace::Trace;
 
 /// A mode that is set up once under a load, and the tools that measure it.

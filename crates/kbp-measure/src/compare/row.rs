@@ -10,10 +10,10 @@ use std::sync::mpsc;
 use kbp_core::Host;
 
 use crate::error::{Error, Result};
-use crate::pingpong::{run_client, ClientConfig, ClientReport, EchoServer};
+use crate::party::sockperf::Sockperf;
 use crate::place::Place;
 use crate::result::{Row, TOOL_SOCKPERF};
-use crate::sockperf::Sockperf;
+use crate::tester::pingpong::{run_client, ClientConfig, ClientReport, EchoServer};
 use crate::witness::{Between, Watch};
 
 /// The two ends of a ping-pong.
@@ -50,6 +50,7 @@ pub fn ping_pong(ends: &Ends, client: &ClientConfig, watch: &Watch, label: Label
     echoed?;
     let row = Row::of_client(label.mode, label.load, label.round, &report);
     Ok(Row {
+        size_bytes: client.payload_len as u64,
         span_ns: between.span_ns,
         witness: between.witness,
         poller: between.poller,
@@ -140,14 +141,17 @@ pub fn sockperf(
         rtt_ns: report.rtt_ns,
         witness: between.witness,
         poller: between.poller,
-        histogram_ns: Vec::new(),
+        path: "nic".into(),
+        traffic: TOOL_SOCKPERF.into(),
+        size_bytes: payload_len as u64,
+        ..Row::default()
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pingpong::Stop;
+    use crate::tester::pingpong::Stop;
 
     fn ends() -> Ends {
         // A port of the range that the kernel does not hand out by itself.

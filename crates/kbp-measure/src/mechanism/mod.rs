@@ -17,9 +17,9 @@ use kbp_core::threaded::{self, ThreadedRequest};
 use kbp_core::uapi::{Mode as Served, Owns};
 use kbp_core::{Client, CpuList, Host};
 
+use crate::compare::rig::{Link, Rig};
 use crate::error::{Error, Result};
 use crate::result::Row;
-use crate::rig::{Link, Rig};
 use crate::witness::Watch;
 
 /// How long a live-patch transition may take, either way.

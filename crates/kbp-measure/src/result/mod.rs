@@ -9,7 +9,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::pingpong::{ClientReport, RoundTrips};
+
+mod row;
+mod usage;
+
+pub use row::{OneWay, OpenLoop, PollerDelta, Row, RttNs, Throughput, Witness};
+pub use usage::{CpuTimes, CpuUse, Energy};
 
 /// The schema that this version writes and reads.
 pub const SCHEMA: &str = "kbp.result/1";
@@ -97,154 +102,6 @@ pub struct Cpus {
     pub application: u32,
 }
 
-/// One measurement: a mode under a load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// The mechanism: `softirq`, `threaded`, `threaded-fifo`, `kbp-busy`.
-    pub mode: String,
-    /// The load: `idle`, `storm`.
-    pub load: String,
-    /// 1 for the first row of this mode, load and tool, 2 for its repetition.
-    pub round: u32,
-    /// Who measured: [`TOOL_KBP`] or [`TOOL_SOCKPERF`].
-    pub tool: String,
-    /// Round trips in the figures.
-    pub n: u64,
-    /// Pings without a reply in time.
-    pub lost: u64,
-    /// Of the lost: the reply came after the limit.
-    #[serde(default)]
-    pub late: u64,
-    /// Further replies to an answered ping.
-    #[serde(default)]
-    pub dup: u64,
-    /// Pings lost in the warm-up, which are in no other figure.
-    #[serde(default)]
-    pub warmup_lost: u64,
-    /// Send slots that passed while an answer was awaited.
-    #[serde(default)]
-    pub skipped: u64,
-    /// Length of the measured part, nanoseconds.
-    pub span_ns: u64,
-    /// The round trips.
-    pub rtt_ns: RttNs,
-    /// What others than the mechanism itself counted.
-    pub witness: Witness,
-    /// The poller's own counters; `null` where no poller of ours served.
-    pub poller: Option<PollerDelta>,
-    /// Filled cells of the HDR histogram, `[upper end in ns, count]`; empty for sockperf.
-    #[serde(default)]
-    pub histogram_ns: Vec<[u64; 2]>,
-}
-
-/// Round-trip times, nanoseconds. Percentiles have three digits, the others are exact.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct RttNs {
-    /// Shortest.
-    pub min: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90th percentile.
-    pub p90: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// 99.9th percentile.
-    pub p999: u64,
-    /// Longest.
-    pub max: u64,
-    /// Mean.
-    pub mean: f64,
-}
-
-impl From<&RoundTrips> for RttNs {
-    fn from(rtts: &RoundTrips) -> Self {
-        Self {
-            min: rtts.min_ns(),
-            p50: rtts.percentile_ns(50.0),
-            p90: rtts.percentile_ns(90.0),
-            p99: rtts.percentile_ns(99.0),
-            p999: rtts.percentile_ns(99.9),
-            max: rtts.max_ns(),
-            mean: rtts.mean_ns(),
-        }
-    }
-}
-
-/// Differences of the kernel's own counters over the measured part of a row.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Witness {
-    /// `NET_RX` softirqs on the poller's CPU (/proc/softirqs).
-    pub net_rx_softirqs: u64,
-    /// Interrupts of the receive vectors of both interfaces, any CPU (/proc/interrupts).
-    pub hard_irqs: u64,
-    /// CPU time of ksoftirqd on the poller's CPU, nanoseconds.
-    #[serde(default)]
-    pub ksoftirqd_ns: u64,
-    /// CPU time of the threads that the mode brings (NAPI threads, poller), nanoseconds.
-    #[serde(default)]
-    pub mode_threads_ns: u64,
-}
-
-/// Differences of the poller's counters over the measured part of a row.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PollerDelta {
-    /// Time spent polling, nanoseconds.
-    pub busy_ns: u64,
-    /// Calls of a NAPI poll function.
-    pub polls: u64,
-    /// Work that poll functions reported, packets.
-    pub packets: u64,
-    /// Times the watchdog handed the poll list back to softirq.
-    pub handbacks: u64,
-}
-
-impl Row {
-    /// A row of our own ping-pong.
-    pub fn of_client(mode: &str, load: &str, round: u32, report: &ClientReport) -> Self {
-        Self {
-            mode: mode.into(),
-            load: load.into(),
-            round,
-            tool: TOOL_KBP.into(),
-            n: report.measured.answered,
-            lost: report.measured.lost,
-            late: report.measured.late,
-            dup: report.measured.dup,
-            warmup_lost: report.warmup.lost,
-            skipped: report.skipped,
-            span_ns: report.span_ns,
-            rtt_ns: RttNs::from(&report.rtts),
-            witness: Witness::default(),
-            poller: None,
-            histogram_ns: report.rtts.cells(),
-        }
-    }
-
-    /// How a person calls this row.
-    pub fn name(&self) -> String {
-        format!(
-            "{}/{} round {} ({})",
-            self.load, self.mode, self.round, self.tool
-        )
-    }
-
-    fn contradiction(&self) -> Option<&'static str> {
-        let rtt = &self.rtt_ns;
-        let order = [rtt.min, rtt.p50, rtt.p90, rtt.p99, rtt.p999, rtt.max];
-        if !order.is_sorted() {
-            return Some("its percentiles do not ascend");
-        }
-        let in_cells: u64 = self.histogram_ns.iter().map(|cell| cell[1]).sum();
-        if !self.histogram_ns.is_empty() && in_cells != self.n {
-            return Some("its histogram does not hold n round trips");
-        }
-        if !self.histogram_ns.iter().map(|cell| cell[0]).is_sorted() {
-            return Some("the cells of its histogram do not ascend");
-        }
-        (self.late > self.lost).then_some("it has more late pings than lost ones")
-    }
-}
-
 impl ResultFile {
     /// Reads a result file.
     ///
@@ -315,6 +172,7 @@ impl ResultFile {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::tester::pingpong::RoundTrips;
 
     /// A result with every field filled, made of real histograms.
     pub(crate) fn sample() -> ResultFile {
@@ -349,6 +207,10 @@ pub(crate) mod tests {
                     handbacks: 0,
                 }),
                 histogram_ns: rtts.cells(),
+                path: "nic".into(),
+                traffic: "ping-pong".into(),
+                size_bytes: 64,
+                ..Row::default()
             }
         };
         let rows = vec![

@@ -6,6 +6,8 @@
 //! network card that everything else of a machine goes through.
 //! Not here: the module itself (`lab/modules/storm`).
 
+pub mod hogs;
+
 use std::ffi::CString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,8 +15,8 @@ use std::path::{Path, PathBuf};
 use kbp_core::Host;
 use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
 
+use self::hogs::Hogs;
 use crate::error::{Error, Result};
-use crate::hogs::Hogs;
 
 /// Name of the storm module.
 const STORM: &str = "storm";

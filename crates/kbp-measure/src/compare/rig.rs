@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bench that all rows share: two interfaces, their interrupts on the poller's CPU,
+//! The bench that all rows share: the interfaces, their interrupts on the poller's CPU,
 //! and the CPUs of everybody. The interrupts go back when it is taken down.
 //!
-//! Not here: what serves the interfaces ([`crate::mode`]).
+//! Not here: what serves the interfaces ([`crate::mechanism`]).
 
 use kbp_core::irq::QueueVector;
 use kbp_core::irq_pin;
@@ -13,13 +13,16 @@ use crate::error::{Error, Result};
 use crate::place::{run_at, Place};
 use crate::result::Cpus;
 
-/// One end of the wire.
+/// An interface on the way of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Name of the interface.
     pub ifname: String,
     /// Name of the network namespace that it is in; `None` for the caller's own.
     pub netns: Option<String>,
+    /// Whether interrupts bring its packets. Without, they come through the backlog of a CPU (lo, veth) or through
+    /// gro_cells (vxlan).
+    pub has_interrupts: bool,
 }
 
 impl Link {
@@ -48,11 +51,11 @@ struct Vectors {
 /// The bench. Take it down with [`Rig::take_down`].
 #[derive(Debug)]
 pub struct Rig {
-    /// The server's interface, then the tester's.
-    pub links: [Link; 2],
+    /// Every interface that receives on the way of a packet: the server's first, then the tester's, then those between.
+    pub links: Vec<Link>,
     /// Who runs on which CPU.
     pub cpus: Cpus,
-    /// Receive vectors of both interfaces.
+    /// Receive vectors of the interfaces that have interrupts.
     pub receive_irqs: Vec<u32>,
 }
 
@@ -63,7 +66,7 @@ impl Rig {
     /// # Errors
     /// When a CPU is not online, an interface does not exist, or an interrupt can't be
     /// found or moved; what was moved is put back then.
-    pub fn set_up(links: [Link; 2], cpus: Cpus) -> Result<Self> {
+    pub fn set_up(links: Vec<Link>, cpus: Cpus) -> Result<Self> {
         let host = Host::system();
         for cpu in [
             cpus.housekeeping,
@@ -73,7 +76,8 @@ impl Rig {
         ] {
             host.require_online(cpu)?;
         }
-        let vectors = [vectors_of(&links[0])?, vectors_of(&links[1])?];
+        let with_interrupts = links.iter().filter(|link| link.has_interrupts);
+        let vectors: Vec<Vectors> = with_interrupts.map(vectors_of).collect::<Result<_>>()?;
         let receive_irqs = vectors.iter().flat_map(|v| v.receive.clone()).collect();
         let rig = Self {
             links,

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a row cost: CPU time and energy.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// CPU time over the measured part, nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuUse {
+    /// By CPU, from /proc/stat, whose resolution is the kernel's tick (10 ms).
+    pub cpus: BTreeMap<u32, CpuTimes>,
+    /// The poller of ours, from its schedstat; 0 where there is none.
+    pub poller_ns: u64,
+    /// All ksoftirqd threads.
+    pub ksoftirqd_ns: u64,
+    /// The server: its thread or its process.
+    pub server_ns: u64,
+    /// The client.
+    pub client_ns: u64,
+    /// Context switches of the machine.
+    pub context_switches: u64,
+}
+
+/// Times of one CPU, nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTimes {
+    /// User space, niced included.
+    pub user_ns: u64,
+    /// Kernel, system calls and threads.
+    pub system_ns: u64,
+    /// Interrupts.
+    pub irq_ns: u64,
+    /// Softirqs.
+    pub softirq_ns: u64,
+    /// Idle, waiting for disks included.
+    pub idle_ns: u64,
+    /// Taken by the host of this virtual machine.
+    pub steal_ns: u64,
+}
+
+/// Energy over the measured part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Energy {
+    /// Joules; `null` where there is no counter.
+    pub joules: Option<f64>,
+    /// Which counter, or why there is none.
+    pub source: String,
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Our own load generators and their recording.
+//!
+//! * [`pingpong`]: one ping at a time.
+//!
+//! Not here: programs of third parties ([`crate::party`]), and which mechanism serves ([`crate::mechanism`]).
+
+pub mod pingpong;
