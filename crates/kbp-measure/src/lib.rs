@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock;
 pub mod compare;
 pub mod error;
+pub mod functions;
 pub mod interrupt;
 pub mod load;
 pub mod machine;

@@ -5,6 +5,7 @@
 //! from [`crate::Error::class`].
 
 mod demo;
+mod functions;
 mod pingpong;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::machine::complete_result;
 use crate::result::ResultFile;
 
 pub use demo::DemoArgs;
+pub use functions::FunctionsArgs;
 pub use pingpong::{ClientArgs, PingpongCommand, ServerArgs};
 
 /// Exit code of a command that did its work and whose answer is no.
@@ -30,6 +32,8 @@ pub enum MeasureCommand {
     Pingpong(PingpongCommand),
     /// The demo: softirq, threaded NAPI and KBP side by side, idle and in a storm
     Demo(DemoArgs),
+    /// Count calls of kernel functions while a command runs: why one path takes longer than another
+    Functions(FunctionsArgs),
     /// Add what the lab knows about its machine (machine.json) to a result
     Complete(CompleteArgs),
     /// Judge the demo's result by the project's bars
@@ -81,6 +85,7 @@ pub fn run_measure(command: &MeasureCommand, json: bool) -> Result<u8> {
     match command {
         MeasureCommand::Pingpong(command) => pingpong::run(command, json),
         MeasureCommand::Demo(args) => demo::run(args),
+        MeasureCommand::Functions(args) => functions::run(args, json),
         MeasureCommand::Complete(args) => run_complete(args),
         MeasureCommand::CheckDemo(args) => run_check_demo(args, json),
     }

@@ -127,7 +127,7 @@ pub fn run_client(
 ) -> Result<ClientReport> {
     config.check()?;
     let mut client = Client::connect(config)?;
-    while !client.ledger.is_warm() {
+    while !client.ledger.is_warm() && !interrupt::requested() {
         client.slot()?;
     }
     client.skipped = 0;
