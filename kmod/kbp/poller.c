@@ -38,7 +38,8 @@ static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 
 /*
  * Sleep until woken by what @wake names, or for @rest_ns if it isn't 0.
- * Returns at once if what may wake it is there already.
+ * Returns at once if what may wake it is there already, and does not sleep
+ * without an end when the watchdog has relieved it: no packet would wake it.
  */
 static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 {
@@ -49,7 +50,8 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 	pending = (wake != KBP_WAKE_NONE &&
 		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
 		  (wake == KBP_WAKE_ANY &&
-		   !list_empty(&p->todo[KBP_LIST_OWNED]));
+		   !list_empty(&p->todo[KBP_LIST_OWNED])) ||
+		  (!rest_ns && p->state == KBP_STATE_HANDED_BACK);
 	if (!pending) {
 		p->wake = wake;
 		/* Pairs with wake_up_process() in kbp_poller_enqueue(). */
