@@ -16,15 +16,26 @@ net_traffic whole --seconds 600 --period-us 3000
 kbp attach eth0 --cpu "$NET_CPU" --mode busy || lab_fail "attach"
 kbp -n tester attach eth1 --cpu "$NET_CPU" --mode busy || lab_fail "attach eth1"
 lab_wait_for 5 kbp_active
-sleep 1
-softirqs=$(net_softirqs "$NET_CPU")
-packets=$(kbp_counter packets)
-sleep 3
-softirqs=$(($(net_softirqs "$NET_CPU") - softirqs))
-packets=$(($(kbp_counter packets) - packets))
-echo "in 3 s: $packets packets polled, $softirqs NET_RX softirqs on CPU $NET_CPU"
-[ "$packets" -gt 100 ] || lab_fail "the poller serves no packets"
-[ "$((softirqs * 20))" -lt "$packets" ] || lab_fail "packets still go through softirq"
+# A host that is busy with other things may keep the poller's CPU from running for so long that the watchdog hands the
+# packets back, rightly: only seconds in which it did not are judged.
+judged=0
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+	handbacks=$(kbp_counter handbacks)
+	softirqs=$(net_softirqs "$NET_CPU")
+	packets=$(kbp_counter packets)
+	sleep 1
+	packets=$(($(kbp_counter packets) - packets))
+	softirqs=$(($(net_softirqs "$NET_CPU") - softirqs))
+	handbacks=$(($(kbp_counter handbacks) - handbacks))
+	echo "in 1 s: $packets packets polled, $softirqs NET_RX softirqs on CPU $NET_CPU, $handbacks times handed back"
+	if [ "$handbacks" -ne 0 ] || [ "$packets" -lt 20 ]; then
+		continue
+	fi
+	[ "$((softirqs * 20))" -lt "$packets" ] || lab_fail "packets still go through softirq"
+	judged=$((judged + 1))
+	[ "$judged" -lt 3 ] || break
+done
+[ "$judged" -ge 1 ] || lab_fail "the poller served no second without the watchdog"
 kbp unload || lab_fail "unload"
 sleep 0.5
 kill -INT "$NET_PID"
