@@ -26,6 +26,17 @@ pub const TURN_NS_MAX: u64 = 20_000;
 /// # Errors
 /// When the kernel does not say what it is.
 pub fn begin_result(clock: Option<&str>, git: Option<&str>, config: Config) -> Result<ResultFile> {
+    Ok(ResultFile {
+        config: Some(config),
+        ..begin_rows(clock, git)?
+    })
+}
+
+/// The same for rows that say themselves how they were measured.
+///
+/// # Errors
+/// When the kernel does not say what it is.
+pub fn begin_rows(clock: Option<&str>, git: Option<&str>) -> Result<ResultFile> {
     let host = Host::system();
     Ok(ResultFile {
         schema: SCHEMA.into(),
@@ -38,7 +49,7 @@ pub fn begin_result(clock: Option<&str>, git: Option<&str>, config: Config) -> R
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         git: git.unwrap_or("unknown").into(),
         machine: Value::Null,
-        config: Some(config),
+        config: None,
         rows: Vec::new(),
     })
 }

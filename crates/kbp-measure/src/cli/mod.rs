@@ -6,7 +6,9 @@
 
 mod demo;
 mod functions;
+mod party;
 mod pingpong;
+mod sockets;
 
 use std::path::PathBuf;
 
@@ -19,7 +21,9 @@ use crate::result::ResultFile;
 
 pub use demo::DemoArgs;
 pub use functions::FunctionsArgs;
+pub use party::{AgreeArgs, PartyCommand};
 pub use pingpong::{ClientArgs, PingpongCommand, ServerArgs};
+pub use sockets::SocketsCommand;
 
 /// Exit code of a command that did its work and whose answer is no.
 const EXIT_NOT_MET: u8 = 1;
@@ -30,6 +34,14 @@ pub enum MeasureCommand {
     /// UDP ping-pong between this machine and another, or itself
     #[command(subcommand)]
     Pingpong(PingpongCommand),
+    /// Packet rates of one direction, by the way in which packets are handed over
+    #[command(subcommand)]
+    Sockets(SocketsCommand),
+    /// Unmodified programs of third parties: sockperf, iperf3, memcached
+    #[command(subcommand)]
+    Party(PartyCommand),
+    /// Whether our ping-pong and sockperf's see the same path
+    Agree(AgreeArgs),
     /// The demo: softirq, threaded NAPI and KBP side by side, idle and in a storm
     Demo(DemoArgs),
     /// Count calls of kernel functions while a command runs: why one path takes longer than another
@@ -84,6 +96,9 @@ pub struct ReportArgs {
 pub fn run_measure(command: &MeasureCommand, json: bool) -> Result<u8> {
     match command {
         MeasureCommand::Pingpong(command) => pingpong::run(command, json),
+        MeasureCommand::Sockets(command) => sockets::run(command, json),
+        MeasureCommand::Party(command) => party::run(command, json),
+        MeasureCommand::Agree(args) => party::run_agree(args, json),
         MeasureCommand::Demo(args) => demo::run(args),
         MeasureCommand::Functions(args) => functions::run(args, json),
         MeasureCommand::Complete(args) => run_complete(args),

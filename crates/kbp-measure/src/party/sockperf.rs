@@ -7,17 +7,14 @@
 //!
 //! Not here: its other modes.
 
-use std::io::Read;
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::program::{self, Program, Protocol};
 use crate::error::{Error, Result};
-use crate::place::{run_at, Place};
-use crate::result::RttNs;
+use crate::place::Place;
+use crate::result::{Row, RttNs, TOOL_SOCKPERF};
 
-/// How long the server may take until its port is bound.
-const BIND_LIMIT: Duration = Duration::from_secs(10);
 /// Time that a client may need beyond what it was asked for.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
@@ -26,13 +23,13 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 pub struct Sockperf {
     /// Address that the server serves and the client asks.
     pub server: SocketAddr,
-    /// Where the server runs; its namespace has to be the caller's.
+    /// Where the server runs.
     pub server_place: Place,
     /// Where the client runs.
     pub client_place: Place,
     /// UDP payload, bytes.
     pub payload_len: usize,
-    /// Length of the run, seconds; sockperf leaves its ends out of its figures.
+    /// Length of the run, seconds; sockperf leaves about 1.1 s of it out of its figures.
     pub seconds: u32,
 }
 
@@ -60,111 +57,67 @@ impl Sockperf {
     /// When sockperf is not installed, does not end, or prints something else than
     /// percentiles.
     pub fn run(&self, on_ready: impl FnOnce() -> Result<()>) -> Result<SockperfReport> {
-        let mut server = Running(self.spawn(&self.server_place, "server", &[])?);
-        self.wait_bound(&mut server.0)?;
+        program::require_free(
+            TOOL_SOCKPERF,
+            &self.server_place,
+            Protocol::Udp,
+            self.server,
+        )?;
+        let mut server = self.start(&self.server_place, "server", &[])?;
+        server.wait_bound(Protocol::Udp, self.server)?;
         on_ready()?;
         let seconds = self.seconds.to_string();
         let arguments = ["-t", &seconds, "--full-rtt", "--no-rdtsc"];
-        let mut client = Running(self.spawn(&self.client_place, "ping-pong", &arguments)?);
-        let text = self.wait_end(&mut client.0)?;
-        parse(&text).map_err(|why| program_error(format!("{why}; it said: {}", text.trim())))
-    }
-
-    fn spawn(&self, place: &Place, role: &'static str, more: &[&str]) -> Result<Child> {
-        let (ip, port) = (self.server.ip().to_string(), self.server.port().to_string());
-        let size = self.payload_len.to_string();
-        run_at(place, || {
-            Command::new("sockperf")
-                .args([role, "-i", &ip, "-p", &port, "-m", &size])
-                .args(more)
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .map_err(|e| program_error(format!("{e}; Debian's package is called sockperf")))
+        let client = self.start(&self.client_place, "ping-pong", &arguments)?;
+        let limit = Duration::from_secs(u64::from(self.seconds)) + END_LIMIT;
+        let output = client.wait_end(limit)?;
+        parse(&output.stdout).map_err(|why| {
+            let said = without_colours(&program::ended(&output));
+            program_error(format!("{why}; the client {said}"))
         })
     }
 
-    /// The server says nothing while its output is a pipe, so its port is looked for.
-    fn wait_bound(&self, server: &mut Child) -> Result<()> {
-        let since = Instant::now();
-        while since.elapsed() < BIND_LIMIT {
-            if let Some(status) = server
-                .try_wait()
-                .map_err(|e| program_error(e.to_string()))?
-            {
-                return Err(program_error(format!("the server ended with {status}")));
-            }
-            let table = std::fs::read_to_string("/proc/thread-self/net/udp").unwrap_or_default();
-            if is_bound(&table, self.server.port()) {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Err(program_error(format!(
-            "the server did not bind {} in {BIND_LIMIT:?}",
-            self.server
-        )))
-    }
-
-    fn wait_end(&self, client: &mut Child) -> Result<String> {
-        let since = Instant::now();
-        let limit = Duration::from_secs(u64::from(self.seconds)) + END_LIMIT;
-        while client
-            .try_wait()
-            .map_err(|e| program_error(e.to_string()))?
-            .is_none()
-        {
-            if since.elapsed() > limit {
-                return Err(program_error(format!(
-                    "the client did not end in {limit:?}"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        // All that it prints fits the pipe, so it can be read after the end.
-        let mut text = String::new();
-        if let Some(stdout) = &mut client.stdout {
-            stdout
-                .read_to_string(&mut text)
-                .map_err(|e| program_error(e.to_string()))?;
-        }
-        Ok(text)
+    fn start(&self, place: &Place, role: &'static str, more: &[&str]) -> Result<Program> {
+        let (ip, port) = (self.server.ip().to_string(), self.server.port().to_string());
+        let size = self.payload_len.to_string();
+        let mut arguments = vec![role, "-i", &ip, "-p", &port, "-m", &size];
+        arguments.extend_from_slice(more);
+        Program::start(TOOL_SOCKPERF, place, &arguments)
     }
 }
 
-/// A child that does not outlive its owner.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only for a child that has ended and was waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl SockperfReport {
+    /// The row of a run. Mechanism, load, path and round are the caller's to name.
+    pub fn row(&self, payload_len: usize) -> Row {
+        Row {
+            tool: TOOL_SOCKPERF.into(),
+            n: self.n,
+            lost: self.lost,
+            dup: self.dup,
+            span_ns: self.span_ns,
+            rtt_ns: self.rtt_ns,
+            traffic: TOOL_SOCKPERF.into(),
+            size_bytes: payload_len as u64,
+            ..Row::default()
+        }
     }
 }
 
 fn program_error(why: String) -> Error {
-    Error::Program {
-        program: "sockperf".into(),
-        why,
-    }
-}
-
-/// Whether a table in the form of /proc/net/udp holds the local port.
-fn is_bound(table: &str, port: u16) -> bool {
-    let ending = format!(":{port:04X}");
-    table
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().nth(1))
-        .any(|local| local.ends_with(&ending))
+    program::error(TOOL_SOCKPERF, why)
 }
 
 fn parse(text: &str) -> std::result::Result<SockperfReport, String> {
     let text = without_colours(text);
     if text.contains("No messages were received from the server") {
         return Err("the server did not answer".into());
+    }
+    if text.contains("No valid observations found") {
+        return Err(
+            "it leaves more than a second of a run out of its figures, and nothing was left: \
+                    run it for at least 2 seconds"
+                .into(),
+        );
     }
     let ns = |label: &str| number_after(&text, label).map(|us| (us * 1e3).round() as u64);
     let whole = |label: &str| number_after(&text, label).map(|value| value as u64);
@@ -261,12 +214,7 @@ sockperf: ---> <MIN> observation =   14.261
         assert!(error.contains("percentile 99.900"), "{error}");
         let silent = "sockperf: No messages were received from the server. Is the server down?";
         assert!(parse(silent).unwrap_err().contains("did not answer"));
-    }
-
-    #[test]
-    fn a_bound_port_is_found() {
-        let table = "  sl  local_address rem_address   st\n  9: 0100007F:2BE7 00000000:0000 07\n";
-        assert!(is_bound(table, 11_239));
-        assert!(!is_bound(table, 0x2BE6));
+        let short = "sockperf: No valid observations found. Try tune parameters: --time";
+        assert!(parse(short).unwrap_err().contains("at least 2 seconds"));
     }
 }

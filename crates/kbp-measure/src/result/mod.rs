@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 mod row;
 mod usage;
 
-pub use row::{OneWay, OpenLoop, PollerDelta, Row, RttNs, Throughput, Witness};
+pub use row::{Bulk, OneWay, OpenLoop, PollerDelta, Row, RttNs, Throughput, Witness};
 pub use usage::{CpuTimes, CpuUse, Energy};
 
 /// The schema that this version writes and reads.

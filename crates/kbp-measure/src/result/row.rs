@@ -87,6 +87,9 @@ pub struct Row {
     /// The packet rate of one direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one_way: Option<OneWay>,
+    /// The rates of a bulk transfer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bulk: Option<Bulk>,
 }
 
 fn nic() -> String {
@@ -139,6 +142,21 @@ pub struct OneWay {
     pub received_per_s: f64,
     /// Packets of one call.
     pub burst: u32,
+}
+
+/// A bulk transfer, as the program that made it says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bulk {
+    /// Payload that the sender handed to the kernel, bits a second.
+    pub sent_bps: f64,
+    /// Payload that the receiver took, bits a second.
+    pub received_bps: f64,
+    /// TCP segments that were sent again; absent for UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmits: Option<u64>,
+    /// Jitter of the datagrams (RFC 1889), nanoseconds; absent for TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_ns: Option<u64>,
 }
 
 /// Round-trip times, nanoseconds. Percentiles have three digits, the others are exact.

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The load of a memcached server: one TCP connection, requests at seeded times or one after the
+//! other, every answer checked.
+//!
+//! In an open loop a request is sent when it is due, whatever has come back, and its time counts
+//! from then on. Not here: more than one connection.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::poll::{ppoll, PollFd, PollFlags};
+use nix::sys::time::TimeSpec;
+
+use super::protocol::{Answer, Request};
+use super::TOOL;
+use crate::clock::monotonic_ns;
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::party::program;
+use crate::rng::SplitMix64;
+use crate::tester::pingpong::RoundTrips;
+
+/// A server that says nothing for this long while answers are due is given up, nanoseconds.
+const SILENCE_NS_MAX: u64 = 5_000_000_000;
+/// More requests on their way than this are a rate that nobody holds.
+const ON_THE_WAY_MAX: usize = 10_000;
+/// How often an interrupt is looked for at least, nanoseconds.
+const WAIT_NS_MAX: u64 = 50_000_000;
+
+/// When requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// The next one when the answer is there.
+    Closed,
+    /// At intervals that are uniform between the two, nanoseconds, whatever has come back.
+    Open {
+        /// Shortest interval.
+        gap_ns_min: u64,
+        /// Longest interval.
+        gap_ns_max: u64,
+    },
+}
+
+/// Everything that defines a load.
+#[derive(Debug, Clone)]
+pub struct LoadConfig {
+    /// When requests are sent.
+    pub pace: Pace,
+    /// Keys that are asked for.
+    pub keys: u32,
+    /// How many percent of the requests are GETs; 90 in paper 003.
+    pub get_percent: u64,
+    /// Length of the measured part, nanoseconds.
+    pub span_ns: u64,
+    /// Seed of intervals, keys and kinds.
+    pub seed: u64,
+}
+
+impl LoadConfig {
+    /// Paper 003's: nine of ten are GETs, at intervals of 1 to 10 ms (100 to 1,000 a second).
+    pub fn new(span_ns: u64, seed: u64) -> Self {
+        Self {
+            pace: Pace::Open {
+                gap_ns_min: 1_000_000,
+                gap_ns_max: 10_000_000,
+            },
+            keys: 1_000,
+            get_percent: 90,
+            span_ns,
+            seed,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let invalid = |why: &str| Err(Error::Invalid(why.into()));
+        // With more keys than fit into memcached's default memory, values would go missing.
+        if !(1..=20_000).contains(&self.keys) {
+            return invalid("the number of keys has to be 1 to 20000");
+        }
+        if self.get_percent > 100 {
+            return invalid("the share of GETs is at most 100 percent");
+        }
+        match self.pace {
+            Pace::Open {
+                gap_ns_min,
+                gap_ns_max,
+            } if gap_ns_min == 0 || gap_ns_max < gap_ns_min => {
+                invalid("the intervals have to be above 0, and the longest not below the shortest")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a load found.
+#[derive(Debug, Clone)]
+pub struct LoadReport {
+    /// Response times of the GETs.
+    pub gets: RoundTrips,
+    /// Response times of the SETs.
+    pub sets: RoundTrips,
+    /// Most requests that were on their way at once.
+    pub on_the_way_max: usize,
+    /// Longest time between the moment at which a request was due and that at which it was
+    /// written, nanoseconds.
+    pub send_late_ns_max: u64,
+    /// Length of the measured part, nanoseconds.
+    pub span_ns: u64,
+}
+
+/// Fills the server and loads it, on the calling thread.
+///
+/// # Errors
+/// When it can't be reached, does not answer, or answers with another value than was stored.
+pub fn load(
+    server: SocketAddr,
+    config: &LoadConfig,
+    on_warm: impl FnOnce() -> Result<()>,
+) -> Result<LoadReport> {
+    config.check()?;
+    let mut client = Client::connect(server, config)?;
+    for key in 0..config.keys {
+        client.send(key, true, monotonic_ns()?)?;
+        while !client.on_the_way.is_empty() {
+            client.step(u64::MAX)?;
+        }
+    }
+    client.begin_measuring();
+    on_warm()?;
+    let start_ns = monotonic_ns()?;
+    let end_ns = start_ns + config.span_ns;
+    client.measure(start_ns, end_ns)?;
+    while !client.on_the_way.is_empty() {
+        client.step(u64::MAX)?;
+    }
+    client.report.span_ns = monotonic_ns()? - start_ns;
+    Ok(client.report)
+}
+
+/// A request that was not answered yet.
+struct Asked {
+    request: Request,
+    due_ns: u64,
+}
+
+struct Client<'a> {
+    config: &'a LoadConfig,
+    stream: TcpStream,
+    rng: SplitMix64,
+    /// How often each key was set.
+    generations: Vec<u32>,
+    /// In the order in which they were sent, which is that of the answers.
+    on_the_way: VecDeque<Asked>,
+    out: Vec<u8>,
+    came: Vec<u8>,
+    last_answer_ns: u64,
+    report: LoadReport,
+}
+
+impl<'a> Client<'a> {
+    fn connect(server: SocketAddr, config: &'a LoadConfig) -> Result<Self> {
+        let failed = |e| Error::sys(format!("connect to memcached at {server}"), e);
+        let stream = TcpStream::connect_timeout(&server, Duration::from_secs(5)).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        Ok(Self {
+            config,
+            stream,
+            rng: SplitMix64::new(config.seed),
+            generations: vec![0; config.keys as usize],
+            on_the_way: VecDeque::new(),
+            out: Vec::new(),
+            came: Vec::new(),
+            last_answer_ns: monotonic_ns()?,
+            report: empty_report(),
+        })
+    }
+
+    fn begin_measuring(&mut self) {
+        self.report = empty_report();
+    }
+
+    /// Sends until `end_ns`, and reads what comes.
+    fn measure(&mut self, start_ns: u64, end_ns: u64) -> Result<()> {
+        let mut due_ns = start_ns;
+        loop {
+            let now_ns = monotonic_ns()?;
+            if now_ns >= end_ns || interrupt::requested() {
+                return Ok(());
+            }
+            match self.config.pace {
+                Pace::Closed if self.on_the_way.is_empty() => self.draw(now_ns)?,
+                Pace::Closed => {}
+                Pace::Open { .. } if due_ns > now_ns => {}
+                Pace::Open {
+                    gap_ns_min,
+                    gap_ns_max,
+                } => {
+                    self.draw(due_ns)?;
+                    due_ns += self.rng.in_range(gap_ns_min, gap_ns_max);
+                    continue;
+                }
+            }
+            let wake_ns = match self.config.pace {
+                Pace::Closed => end_ns,
+                Pace::Open { .. } => due_ns.min(end_ns),
+            };
+            self.step(wake_ns)?;
+        }
+    }
+
+    /// Sends the next request of the seed.
+    fn draw(&mut self, due_ns: u64) -> Result<()> {
+        let key = self.rng.in_range(0, u64::from(self.config.keys) - 1) as u32;
+        let is_set = self.rng.in_range(0, 99) >= self.config.get_percent;
+        self.send(key, is_set, due_ns)
+    }
+
+    fn send(&mut self, key: u32, is_set: bool, due_ns: u64) -> Result<()> {
+        if self.on_the_way.len() >= ON_THE_WAY_MAX {
+            let why = format!(
+                "{ON_THE_WAY_MAX} requests are on their way: it can't hold this rate; use longer \
+                 intervals"
+            );
+            return Err(program::error(TOOL, why));
+        }
+        let generation = &mut self.generations[key as usize];
+        *generation += u32::from(is_set);
+        let generation = *generation;
+        let request = if is_set {
+            Request::Set { key, generation }
+        } else {
+            Request::Get { key, generation }
+        };
+        if self.on_the_way.is_empty() {
+            self.last_answer_ns = monotonic_ns()?;
+        }
+        request.write(&mut self.out);
+        self.on_the_way.push_back(Asked { request, due_ns });
+        self.write()?;
+        let late_ns = monotonic_ns()?.saturating_sub(due_ns);
+        let report = &mut self.report;
+        report.on_the_way_max = report.on_the_way_max.max(self.on_the_way.len());
+        report.send_late_ns_max = report.send_late_ns_max.max(late_ns);
+        Ok(())
+    }
+
+    /// Writes as much as the connection takes.
+    fn write(&mut self) -> Result<()> {
+        while !self.out.is_empty() {
+            match self.stream.write(&self.out) {
+                Ok(len) => drop(self.out.drain(..len)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::sys("write to memcached", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the connection or for `wake_ns`, and takes the answers that are there.
+    fn step(&mut self, wake_ns: u64) -> Result<()> {
+        let now_ns = monotonic_ns()?;
+        if !self.on_the_way.is_empty() && now_ns - self.last_answer_ns > SILENCE_NS_MAX {
+            let why = format!(
+                "no answer for {} s to {} requests",
+                SILENCE_NS_MAX / 1_000_000_000,
+                self.on_the_way.len()
+            );
+            return Err(program::error(TOOL, why));
+        }
+        if interrupt::requested() && wake_ns == u64::MAX {
+            return Err(program::error(TOOL, "interrupted; it was ended"));
+        }
+        self.wait(wake_ns.saturating_sub(now_ns).min(WAIT_NS_MAX))?;
+        self.write()?;
+        self.read()?;
+        self.take_answers(monotonic_ns()?)
+    }
+
+    fn wait(&self, ns: u64) -> Result<()> {
+        let mut flags = PollFlags::POLLIN;
+        if !self.out.is_empty() {
+            flags |= PollFlags::POLLOUT;
+        }
+        let mut entries = [PollFd::new(self.stream.as_fd(), flags)];
+        let limit = TimeSpec::from(Duration::from_nanos(ns));
+        match ppoll(&mut entries, Some(limit), None) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(errno) => Err(Error::sys("wait for memcached", errno)),
+        }
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let mut buffer = [0; 1 << 16];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(program::error(TOOL, "it closed the connection")),
+                Ok(len) => self.came.extend_from_slice(&buffer[..len]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::sys("read from memcached", e)),
+            }
+        }
+    }
+
+    fn take_answers(&mut self, now_ns: u64) -> Result<()> {
+        let mut used = 0;
+        while let Some(Asked { request, due_ns }) = self.on_the_way.front() {
+            let answer = request.answer(&self.came[used..]);
+            let Some((answer, len)) = answer.map_err(|why| program::error(TOOL, why))? else {
+                break;
+            };
+            let (request, due_ns) = (*request, *due_ns);
+            check(request, answer)?;
+            let times = match request {
+                Request::Get { .. } => &mut self.report.gets,
+                Request::Set { .. } => &mut self.report.sets,
+            };
+            times.record(now_ns.saturating_sub(due_ns));
+            used += len;
+            self.last_answer_ns = now_ns;
+            self.on_the_way.pop_front();
+        }
+        self.came.drain(..used);
+        Ok(())
+    }
+}
+
+/// A value that is wrong or gone ends the run: its times would mean nothing.
+fn check(request: Request, answer: Answer) -> Result<()> {
+    let said = match answer {
+        Answer::Right => return Ok(()),
+        Answer::Missing => "no value, although one was stored",
+        Answer::Wrong => "another value than was stored",
+    };
+    Err(program::error(TOOL, format!("{request:?} brought {said}")))
+}
+
+fn empty_report() -> LoadReport {
+    LoadReport {
+        gets: RoundTrips::new(),
+        sets: RoundTrips::new(),
+        on_the_way_max: 0,
+        send_late_ns_max: 0,
+        span_ns: 0,
+    }
+}
