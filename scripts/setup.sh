@@ -17,6 +17,9 @@ BUILD_PACKAGES=(
 	python3 python3-yaml            # scripts
 	git                             # a result names the commit that it was made from
 )
+# What the tests of the drivers run, unmodified, and how they make their namespaces. Where systemd
+# runs, Debian starts a memcached on the loopback interface; the tests do not use it.
+TEST_PACKAGES=(iproute2 iperf3 memcached sockperf)
 LINT_PACKAGES=(shellcheck sparse)
 
 fail() {
@@ -60,7 +63,7 @@ check_rust() {
 
 main() {
 	local what=${1:-build}
-	local -a packages=("${BUILD_PACKAGES[@]}")
+	local -a packages=("${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
 	case $what in
 	build) ;;
 	lint) packages+=("${LINT_PACKAGES[@]}") ;;

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use clap::{Args, Subcommand};
 
 use super::EXIT_NOT_MET;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::party::agree::{Agree, Agreement, Bounds, Figure};
 use crate::party::iperf3::{check_seconds, Iperf3, Traffic};
@@ -121,8 +121,7 @@ pub struct MemcachedArgs {
         long,
         default_value = "1000,10000",
         value_delimiter = ',',
-        num_args = 2,
-        value_name = "US"
+        value_name = "MIN,MAX"
     )]
     interval_us: Vec<u32>,
     /// Percent of the requests that are GETs
@@ -265,13 +264,17 @@ fn run_iperf3(args: &Iperf3Args, json: bool) -> Result<u8> {
 
 fn run_memcached(args: &MemcachedArgs, json: bool) -> Result<u8> {
     check_seconds(args.seconds)?;
-    let us = |n: usize| u64::from(args.interval_us.get(n).copied().unwrap_or(0)) * 1_000;
+    let [gap_us_min, gap_us_max] = args.interval_us[..] else {
+        return Err(Error::Invalid(
+            "--interval-us takes two numbers: the shortest and the longest interval".into(),
+        ));
+    };
     let load = LoadConfig {
         pace: match args.closed {
             true => Pace::Closed,
             false => Pace::Open {
-                gap_ns_min: us(0),
-                gap_ns_max: us(1),
+                gap_ns_min: u64::from(gap_us_min) * 1_000,
+                gap_ns_max: u64::from(gap_us_max) * 1_000,
             },
         },
         keys: args.keys,

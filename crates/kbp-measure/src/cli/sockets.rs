@@ -42,7 +42,7 @@ pub enum SocketsCommand {
     /// Count frames until the end, or an interrupt
     Receive(ReceiveArgs),
     /// Both ends in one process: techniques × sizes × bursts
-    Table(TableArgs),
+    Table(Box<TableArgs>),
 }
 
 /// Where one end runs.

@@ -118,9 +118,7 @@ impl Agree {
         }
         let mut rows: Vec<Row> = Vec::new();
         for round in 1..=self.rounds {
-            // Who goes first changes, so that a path that drifts favours neither.
-            let (first, second) = (round % 2 == 1, round % 2 == 0);
-            for is_ours in [first, second] {
+            for is_ours in order(round) {
                 let row = if is_ours {
                     self.ours()?
                 } else {
@@ -178,6 +176,12 @@ impl Agree {
             ..row
         })
     }
+}
+
+/// Who goes first (ours: true) changes, so that a path that drifts favours neither.
+fn order(round: u32) -> [bool; 2] {
+    let ours_first = round % 2 == 1;
+    [ours_first, !ours_first]
 }
 
 fn judge(rows: Vec<Row>, bounds: Bounds) -> Agreement {
@@ -243,6 +247,10 @@ mod tests {
         assert!(!judged((11_001, 20_000)).is_met());
         assert!(!judged((9_000, 20_000)).is_met());
         assert!(!judged((10_000, 26_001)).is_met());
+        assert_eq!(
+            [1, 2, 3].map(order).concat(),
+            [true, false, false, true, true, false]
+        );
         let p99 = judged((10_000, 26_000)).p99;
         assert_eq!(
             (

@@ -157,7 +157,7 @@ impl Sender {
             packets,
             run: to.run,
             batched,
-            peer: format!("{} by {}", to.addr, to.dev),
+            peer: to.addr.to_string(),
         })
     }
 
@@ -200,6 +200,12 @@ impl Send for Sender {
                     next += 1;
                 }
                 Err(e) if sys::is_timeout(&e) => break,
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(Error::Invalid(format!(
+                        "nobody listens at {}: start `kbp measure sockets receive` there first",
+                        self.peer
+                    )));
+                }
                 Err(e) => return Err(Error::sys(format!("send to {}", self.peer), e)),
             }
         }

@@ -136,16 +136,16 @@ pub struct Map {
 impl Map {
     /// Maps a part of what stands behind a descriptor.
     pub fn of(fd: RawFd, offset: u64, len: usize) -> io::Result<Self> {
-        Self::map(libc::MAP_SHARED | libc::MAP_POPULATE, fd, offset, len)
+        Self::mmap(libc::MAP_SHARED | libc::MAP_POPULATE, fd, offset, len)
     }
 
     /// Maps fresh, empty memory.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        Self::map(flags, -1, 0, len)
+        Self::mmap(flags, -1, 0, len)
     }
 
-    fn map(flags: i32, fd: RawFd, offset: u64, len: usize) -> io::Result<Self> {
+    fn mmap(flags: i32, fd: RawFd, offset: u64, len: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so no memory of ours is replaced.
         let start = unsafe {
