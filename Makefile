@@ -15,21 +15,26 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 # functions that another file or lab_wait_for calls.
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
-.PHONY: help setup build demo test test-host test-kernels lint lint-kmod uapi clean
+.PHONY: help setup setup-test build demo bench man test test-host test-kernels lint lint-kmod uapi clean
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
+	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   the common lab tests on: $(KERNELS)'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
+	@echo 'make man            manual pages of kbp and its commands: $(OUT)/man/*.1'
 	@echo 'make uapi           write what is generated from kmod/uapi/kbp.yaml'
 	@echo 'make setup          install the Debian packages that all of this needs (as root)'
 	@echo 'make clean          remove what was built here; `kbp lab clean` empties the cache of the lab'
 
 setup:
 	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh test
 
 build: setup
 	cargo build --release --workspace
@@ -44,10 +49,22 @@ demo: build
 	$(KBP) measure complete $(DEMO)/result.json --git "$$(git describe --always --dirty)"
 	$(KBP) report $(DEMO)/result.json -o $(DEMO)/report.html --check
 
-test: build
+man: build
+	$(KBP) man $(OUT)/man
+
+# What is measured stays in $(BENCH) and is not measured again; docs/results is written anew from it.
+BENCH	= $(OUT)/bench
+RESULTS	= docs/results
+
+bench: build
+	$(KBP) compare study lab/studies/bench.toml --out $(BENCH) --git "$$(git describe --always --dirty)"
+	scripts/publish-results.sh $(BENCH) $(RESULTS)
+	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html
+
+test: build setup-test
 	scripts/run-tests.py host lab --kernel $(KERNEL)
 
-test-host: setup
+test-host: setup setup-test
 	scripts/run-tests.py host
 
 test-kernels: build

@@ -4,6 +4,7 @@
 # Install the Debian packages that building, the lab and the lint need.
 #
 #	scripts/setup.sh build     what `make demo` and `make test` need
+#	scripts/setup.sh test      what `make test` needs on top
 #	scripts/setup.sh lint      what `make lint` needs on top
 #
 # Does nothing, quickly, when everything is there. Kernels and QEMU are not
@@ -17,9 +18,11 @@ BUILD_PACKAGES=(
 	python3 python3-yaml            # scripts
 	git                             # a result names the commit that it was made from
 )
-# What the tests of the drivers run, unmodified, and how they make their namespaces. Where systemd
-# runs, Debian starts a memcached on the loopback interface; the tests do not use it.
-TEST_PACKAGES=(iproute2 iperf3 memcached sockperf)
+# A browser opens the page of `kbp report`; it needs a font to show text. Topologies are made with nftables, runc and kmod's
+# modprobe. The others are what the tests of the drivers run,
+# unmodified, and how they make their namespaces. Where systemd runs, Debian starts a memcached on the loopback interface;
+# the tests do not use it.
+TEST_PACKAGES=(chromium fonts-dejavu-core nftables runc kmod iproute2 iperf3 memcached sockperf)
 LINT_PACKAGES=(shellcheck sparse)
 
 fail() {
@@ -63,11 +66,12 @@ check_rust() {
 
 main() {
 	local what=${1:-build}
-	local -a packages=("${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
+	local -a packages=("${BUILD_PACKAGES[@]}")
 	case $what in
 	build) ;;
+	test) packages+=("${TEST_PACKAGES[@]}") ;;
 	lint) packages+=("${LINT_PACKAGES[@]}") ;;
-	*) fail "unknown argument '$what'; use build or lint" ;;
+	*) fail "unknown argument '$what'; use build, test or lint" ;;
 	esac
 	if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 		fail "this machine has no apt. The lab takes its kernels from Debian through apt;" \

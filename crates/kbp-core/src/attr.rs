@@ -124,6 +124,15 @@ impl Attrs {
         Ok(self.array(attr)?.map(u64::from_ne_bytes))
     }
 
+    /// A number that the kernel writes with 32 or 64 bits as it needs (`uint` of the specs), or `None` when
+    /// the attribute is absent.
+    pub fn optional_uint(&self, attr: u16) -> Result<Option<u64>, DecodeError> {
+        match self.get(attr).map(<[u8]>::len) {
+            Some(4) => Ok(self.optional_u32(attr)?.map(u64::from)),
+            _ => self.optional_u64(attr),
+        }
+    }
+
     /// A text, or `None` when the attribute is absent.
     pub fn optional_string(&self, attr: u16) -> Option<String> {
         let bytes = self.get(attr)?;

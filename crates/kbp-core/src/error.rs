@@ -7,6 +7,7 @@
 use crate::client::ClientError;
 use crate::host::HostError;
 use crate::module::ModuleError;
+use crate::napi_netlink::NetdevError;
 use crate::netns::NetnsError;
 use crate::state::StateError;
 
@@ -77,6 +78,9 @@ pub enum Error {
     /// A network namespace could not be entered.
     #[error(transparent)]
     Netns(#[from] NetnsError),
+    /// The kernel's own netlink family for network devices refused or could not be reached.
+    #[error(transparent)]
+    Netdev(#[from] NetdevError),
     /// No such interface.
     #[error("there is no interface '{name}' in this network namespace; `ip link` lists them")]
     UnknownInterface {
@@ -173,6 +177,7 @@ impl Error {
             Self::Module(e) => e.class(),
             Self::State(e) => e.class(),
             Self::Netns(e) => e.class(),
+            Self::Netdev(e) => e.class(),
             Self::UnknownInterface { .. } | Self::UnknownQueue { .. } => Class::NotFound,
             Self::CpuOffline { .. } | Self::NotAttached { .. } => Class::NotFound,
             Self::NoPoller { .. } => Class::NotFound,

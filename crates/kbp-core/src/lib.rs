@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The host as a model: read it, plan changes, apply them, verify them, undo them.
 //!
-//! * [`host`], [`procfs`], [`netdev`], [`livepatch`]: readers of /proc and /sys under a root that
+//! * [`host`], [`procfs`], [`netdev`], [`livepatch`], [`powercap`]: readers of /proc and /sys under a root that
 //!   can be replaced, so that they are tested without a kernel and without privilege.
 //! * [`irq`]: which interrupt vector belongs to a receive queue.
 //! * [`client`]: the typed client of the generic netlink family `kbp` ([`uapi`] has its numbers,
 //!   [`netlink`] and [`attr`] the transport, [`model`] the objects).
 //! * [`plan`], [`irq_pin`], [`state`]: attach and detach as a list of changes that can be shown before, rolled
-//!   back, remembered and undone. [`threaded`] does the same for mainline's threaded NAPI.
+//!   back, remembered and undone. [`threaded`], [`busy_poll`] do the same for mainline's threaded NAPI,
+//!   [`setting`] for single files, [`placed`] for other kernel threads, and [`process`] says who did it.
+//! * [`napi_netlink`], [`ethtool`]: what the kernel says about NAPI instances and interfaces.
 //! * [`module`], [`check`], [`overview`]: the kernel module's coming and going, whether it can work
 //!   on this kernel, and what is there now.
 //!
@@ -15,10 +17,12 @@
 //! here makes load or measures; that is crate `kbp-measure`.
 
 pub mod attr;
+pub mod busy_poll;
 pub mod check;
 pub mod client;
 pub mod cpulist;
 pub mod error;
+pub mod ethtool;
 pub mod host;
 pub mod irq;
 pub mod irq_pin;
@@ -27,13 +31,18 @@ pub mod livepatch;
 pub mod model;
 pub mod modfile;
 pub mod module;
+pub mod napi_netlink;
 pub mod netdev;
 pub mod netlink;
 pub mod netns;
 pub mod overview;
+pub mod placed;
 pub mod plan;
+pub mod powercap;
+pub mod process;
 pub mod procfs;
 pub mod sched;
+pub mod setting;
 pub mod state;
 pub mod target;
 pub mod threaded;

@@ -331,6 +331,34 @@ pub fn resolve(socket: &Socket, name: &str, version: u8) -> Result<Option<Family
     }
 }
 
+/// The bytes of a request to a family.
+pub(crate) fn encode(
+    family: &Family,
+    sequence: u32,
+    command: u8,
+    attrs: Vec<Attr>,
+    flags: u16,
+) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    header.sequence_number = sequence;
+    let genl = GenlHeader {
+        cmd: command,
+        version: family.version,
+    };
+    let request = Request {
+        command,
+        version: family.version,
+        attrs,
+    };
+    let message = GenlMessage::new(genl, request, family.id);
+    let mut message = NetlinkMessage::new(header, message.into());
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
 impl Connection {
     /// Connect to a family; `None` when no loaded code has registered it.
     pub fn open(name: &str, version: u8) -> Result<Option<Self>, Failure> {
@@ -363,7 +391,13 @@ impl Connection {
     fn transact(&mut self, command: u8, attrs: Vec<Attr>, flags: u16) -> Result<Batch, Failure> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         let sequence = self.sequence;
-        let bytes = self.serialize(command, attrs, NLM_F_REQUEST | flags);
+        let bytes = encode(
+            &self.family,
+            sequence,
+            command,
+            attrs,
+            NLM_F_REQUEST | flags,
+        );
         self.socket
             .send(&bytes, 0)
             .map_err(socket_failure("send a request to the kernel"))?;
@@ -373,29 +407,6 @@ impl Connection {
             batch.read(&self.buffer, Some(sequence))?;
         }
         Ok(batch)
-    }
-
-    fn serialize(&self, command: u8, attrs: Vec<Attr>, flags: u16) -> Vec<u8> {
-        let mut header = NetlinkHeader::default();
-        header.flags = flags;
-        header.sequence_number = self.sequence;
-        let request = Request {
-            command,
-            version: self.family.version,
-            attrs,
-        };
-        let genl = GenlHeader {
-            cmd: command,
-            version: self.family.version,
-        };
-        let mut message = NetlinkMessage::new(
-            header,
-            GenlMessage::new(genl, request, self.family.id).into(),
-        );
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        bytes
     }
 
     fn receive(&mut self) -> Result<(), Failure> {

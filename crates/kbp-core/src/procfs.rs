@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What /proc says: softirqs, interrupts, symbols, tasks.
+//! What /proc says: softirqs, interrupts, CPU time, packets dropped, symbols, tasks, mounts.
 //!
 //! The parsers are pure functions over text; the methods of [`Host`] read the file and call them.
 //! Which interrupt belongs to which queue is decided in [`crate::irq`].
@@ -26,6 +26,15 @@ impl Softirqs {
     pub fn count(&self, kind: &str, cpu: u32) -> Option<u64> {
         let column = self.columns.iter().position(|&c| c == cpu)?;
         self.rows.get(kind)?.get(column).copied()
+    }
+
+    /// Every count: the kind, the CPU, how often it ran there since boot.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, u32, u64)> {
+        self.rows.iter().flat_map(|(kind, row)| {
+            let cpus = self.columns.iter().copied();
+            cpus.zip(row.iter().copied())
+                .map(move |(cpu, count)| (kind.as_str(), cpu, count))
+        })
     }
 
     /// The kinds of softirq of this kernel.
@@ -66,11 +75,73 @@ impl Interrupts {
         Some(self.get(irq)?.counts.iter().sum())
     }
 
+    /// Every count: the line, the CPU, how often it was raised there since boot. Lines without a count for each CPU
+    /// (`ERR`, `MIS`) are left out.
+    pub fn counts(&self) -> impl Iterator<Item = (&Interrupt, u32, u64)> {
+        let whole = |line: &&Interrupt| line.counts.len() == self.columns.len();
+        self.lines.iter().filter(whole).flat_map(|line| {
+            let cpus = self.columns.iter().copied();
+            cpus.zip(line.counts.iter().copied())
+                .map(move |(cpu, count)| (line, cpu, count))
+        })
+    }
+
     /// How often the interrupt was raised on one CPU since boot.
     pub fn count(&self, irq: u32, cpu: u32) -> Option<u64> {
         let column = self.columns.iter().position(|&c| c == cpu)?;
         self.get(irq)?.counts.get(column).copied()
     }
+}
+
+impl Interrupt {
+    /// What a person calls it: the number with the first handler, or the architecture's label.
+    pub fn name(&self) -> String {
+        match self.actions.first() {
+            Some(action) => format!("{} {action}", self.label),
+            None => self.label.clone(),
+        }
+    }
+}
+
+/// Where a CPU spent its time since boot, in ticks of [`TICK_NS`] (/proc/stat).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTicks {
+    /// User space, niced and guests included.
+    pub user: u64,
+    /// System calls and kernel threads.
+    pub system: u64,
+    /// Interrupts.
+    pub irq: u64,
+    /// Softirqs.
+    pub softirq: u64,
+    /// Idle, waiting for disks included.
+    pub idle: u64,
+    /// Taken by the host of this virtual machine.
+    pub steal: u64,
+}
+
+/// Length of a tick of /proc/stat, nanoseconds: the kernel's `USER_HZ` is 100 on every architecture that we run on,
+/// whatever its own tick is.
+pub const TICK_NS: u64 = 10_000_000;
+
+/// /proc/stat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// The online CPUs.
+    pub cpus: BTreeMap<u32, CpuTicks>,
+    /// Context switches since boot.
+    pub context_switches: u64,
+}
+
+/// A mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub point: String,
+    /// Its kind (`cgroup2`).
+    pub kind: String,
+    /// Its options.
+    pub options: Vec<String>,
 }
 
 /// A task that has threads.
@@ -168,6 +239,84 @@ pub fn parse_interrupts(text: &str) -> Interrupts {
     Interrupts { columns, lines }
 }
 
+fn parse_ticks(line: &str) -> Option<(u32, CpuTicks)> {
+    let (cpu, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+    let cpu = cpu.parse().ok()?;
+    let mut words = times.split_whitespace();
+    let mut ticks = [0; 8];
+    for tick in &mut ticks {
+        *tick = words.next()?.parse().ok()?;
+    }
+    let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
+    let ticks = CpuTicks {
+        user: user + nice,
+        system,
+        irq,
+        softirq,
+        idle: idle + iowait,
+        steal,
+    };
+    Some((cpu, ticks))
+}
+
+/// Read the text of /proc/stat.
+pub fn parse_stat(text: &str) -> Stat {
+    let mut stat = Stat::default();
+    for line in text.lines() {
+        if line.starts_with("cpu") {
+            // The first line, the sum, has no number of a CPU.
+            stat.cpus.extend(parse_ticks(line));
+        } else if let Some(count) = line.strip_prefix("ctxt ") {
+            stat.context_switches = count.trim().parse().unwrap_or(0);
+        }
+    }
+    stat
+}
+
+/// Read the text of /proc/net/softnet_stat: packets that a CPU dropped because its backlog was full. The columns have
+/// no heading: the second one is "dropped", the thirteenth the CPU; all are hexadecimal.
+pub fn parse_softnet_drops(text: &str) -> BTreeMap<u32, u64> {
+    let drops = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let dropped = u64::from_str_radix(words.nth(1)?, 16).ok()?;
+        let cpu = u32::from_str_radix(words.nth(10)?, 16).ok()?;
+        Some((cpu, dropped))
+    });
+    drops.collect()
+}
+
+/// Each counter of the text of /proc/net/snmp: protocol, name, value. The names and the values of a protocol are two
+/// lines that follow each other.
+pub fn snmp_counters(text: &str) -> impl Iterator<Item = (&str, &str, u64)> {
+    let lines = text.lines().zip(text.lines().skip(1)).step_by(2);
+    lines.flat_map(|(names, values)| {
+        let protocol = names.split(':').next().unwrap_or_default();
+        let pairs = names
+            .split_whitespace()
+            .zip(values.split_whitespace())
+            .skip(1);
+        // Only "the MaxConn of Tcp" is ever negative.
+        pairs.filter_map(move |(name, value)| Some((protocol, name, value.parse().ok()?)))
+    })
+}
+
+/// Read the text of /proc/mounts.
+pub fn parse_mounts(text: &str) -> Vec<Mount> {
+    let mounts = text.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        // The kernel writes blanks in names as \\040.
+        let point = words.next()?.replace("\\040", " ");
+        let kind = words.next()?.to_owned();
+        let options = words.next()?.split(',').map(str::to_owned).collect();
+        Some(Mount {
+            point,
+            kind,
+            options,
+        })
+    });
+    mounts.collect()
+}
+
 /// Read one line of /proc/kallsyms: the name and what is known about it.
 fn parse_symbol(line: &str) -> Option<(&str, Symbol)> {
     let mut words = line.split_whitespace();
@@ -186,6 +335,24 @@ impl Host {
     /// /proc/interrupts.
     pub fn interrupts(&self) -> Result<Interrupts, HostError> {
         Ok(parse_interrupts(&self.read("proc/interrupts")?))
+    }
+
+    /// /proc/stat.
+    pub fn stat(&self) -> Result<Stat, HostError> {
+        Ok(parse_stat(&self.read("proc/stat")?))
+    }
+
+    /// The time that a thread was on a CPU, nanoseconds: the first number of its schedstat. The kernel brings it up to
+    /// date at each of its ticks and when the thread leaves the CPU.
+    pub fn thread_cpu_ns(&self, tid: u32) -> Result<u64, HostError> {
+        let file = format!("proc/{tid}/schedstat");
+        first_number(&self.read(&file)?)
+            .ok_or_else(|| self.malformed(&file, "it does not begin with a time"))
+    }
+
+    /// The mounted file systems that this process sees.
+    pub fn mounts(&self) -> Result<Vec<Mount>, HostError> {
+        Ok(parse_mounts(&self.read("proc/mounts")?))
     }
 
     /// The CPUs that an interrupt may go to, as it was asked for.
@@ -281,6 +448,10 @@ impl Host {
     }
 }
 
+fn first_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
 fn numbers(names: Vec<String>) -> Vec<u32> {
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
@@ -302,6 +473,66 @@ mod tests {
             "a CPU without a column has no count"
         );
         assert_eq!(softirqs.count("NONE", 0), None);
+    }
+
+    #[test]
+    fn interrupts_have_names_and_counts_by_cpu() {
+        let text = "      CPU0  CPU2\n 26:  1  5  PCI-MSI 65536-edge      eth0-rx-0\n LOC:  7  8  Local timer interrupts\n ERR:  3\n";
+        let interrupts = parse_interrupts(text);
+        let counts: Vec<_> = interrupts
+            .counts()
+            .map(|(line, cpu, count)| (line.name(), cpu, count))
+            .collect();
+        let want = [
+            ("26 eth0-rx-0", 0, 1),
+            ("26 eth0-rx-0", 2, 5),
+            ("LOC", 0, 7),
+            ("LOC", 2, 8),
+        ];
+        assert_eq!(counts, want.map(|(name, cpu, n)| (name.to_owned(), cpu, n)));
+    }
+
+    #[test]
+    fn cpu_time_and_context_switches() {
+        let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 9 10\ncpu2 11 0 0 0 0 0 0 0 0 0\nintr 5 1\nctxt 42\n";
+        let stat = parse_stat(text);
+        let first = CpuTicks {
+            user: 3,
+            system: 3,
+            irq: 6,
+            softirq: 7,
+            idle: 9,
+            steal: 8,
+        };
+        assert_eq!(stat.cpus[&0], first);
+        assert_eq!(stat.cpus.keys().copied().collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(stat.context_switches, 42);
+    }
+
+    #[test]
+    fn drops_of_backlog_and_protocols() {
+        let softnet =
+            "0000ffff 00000010 00000003 0 0 0 0 0 0 00000000 00000000 00000000 00000002 0 0\n";
+        assert_eq!(parse_softnet_drops(softnet), [(2, 16)].into());
+        let snmp = "Tcp: MaxConn InSegs\nTcp: -1 5\nUdp: InDatagrams InErrors\nUdp: 12 3\n";
+        let counters: Vec<_> = snmp_counters(snmp).collect();
+        assert_eq!(
+            counters,
+            [
+                ("Tcp", "InSegs", 5),
+                ("Udp", "InDatagrams", 12),
+                ("Udp", "InErrors", 3)
+            ]
+        );
+    }
+
+    #[test]
+    fn mounts_with_their_options() {
+        let text = "cgroup /sys/fs/cgroup/a\\040b cgroup rw,memory 0 0\nnone /x cgroup2 rw 0 0\n";
+        let mounts = parse_mounts(text);
+        assert_eq!(mounts[0].point, "/sys/fs/cgroup/a b");
+        assert_eq!(mounts[0].options, ["rw", "memory"]);
+        assert_eq!(mounts[1].kind, "cgroup2");
     }
 
     #[test]

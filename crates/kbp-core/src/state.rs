@@ -4,7 +4,8 @@
 //!
 //! An original is written here *before* the thing itself is touched. The file belongs to one boot;
 //! what an earlier boot left is ignored. What is changed and undone is decided in
-//! [`crate::plan`], [`crate::irq_pin`] and [`crate::threaded`].
+//! [`crate::plan`], [`crate::irq_pin`], [`crate::threaded`], [`crate::busy_poll`], [`crate::setting`] and
+//! [`crate::placed`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Class;
 use crate::host::{explain, Host, HostError};
 use crate::model::Napi;
+use crate::process::Process;
 use crate::sched::Scheduling;
 use crate::CpuList;
 
@@ -149,10 +151,50 @@ pub struct ThreadRecord {
 /// An interface whose threaded NAPI was switched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadedRecord {
+    /// Name of its network namespace; `None` for the one that a login has.
+    #[serde(default)]
+    pub netns: Option<String>,
     /// What /sys/class/net/DEV/threaded held.
     pub original: String,
     /// Its threads that were changed.
     pub threads: Vec<ThreadRecord>,
+}
+
+/// A file of /proc/sys or /sys that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingRecord {
+    /// Its path from the root of the host.
+    pub file: String,
+    /// Name of the network namespace that it was seen from; `None` for the one that a login has.
+    pub netns: Option<String>,
+    /// Cookie of that namespace; another one means that the name was given to another namespace.
+    pub netns_cookie: u64,
+    /// What it held, without white space around it.
+    pub original: String,
+}
+
+/// A NAPI instance whose own threading was set through the netdev family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NapiRecord {
+    /// Name of the network namespace of its interface; `None` for the one that a login has.
+    pub netns: Option<String>,
+    /// Cookie of that namespace.
+    pub netns_cookie: u64,
+    /// Its interface.
+    pub ifname: String,
+    /// The threading that it had, as the family numbers it.
+    pub original: u32,
+    /// Its thread, when that was changed.
+    pub thread: Option<ThreadRecord>,
+}
+
+/// A mechanism that a process has set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MechanismRecord {
+    /// Its name.
+    pub name: String,
+    /// The process that undoes it; when it has ended, the next one does.
+    pub process: Process,
 }
 
 /// Everything that has to be undone one day.
@@ -163,9 +205,24 @@ pub struct State {
     /// Interrupts by number.
     #[serde(default)]
     pub irqs: BTreeMap<u32, IrqRecord>,
-    /// Interfaces by name.
+    /// Interfaces by `name@cookie of the network namespace`.
     #[serde(default)]
     pub threaded: BTreeMap<String, ThreadedRecord>,
+    /// Files, in the order in which they were written.
+    #[serde(default)]
+    pub settings: Vec<SettingRecord>,
+    /// NAPI instances by id.
+    #[serde(default)]
+    pub napis: BTreeMap<u32, NapiRecord>,
+    /// Kernel threads that belong to none of the above.
+    #[serde(default)]
+    pub threads: Vec<ThreadRecord>,
+    /// The mechanism that is set up; there is at most one.
+    #[serde(default)]
+    pub mechanism: Option<MechanismRecord>,
+    /// The process that loaded our kernel module for a mechanism and is to unload it.
+    #[serde(default)]
+    pub module: Option<Process>,
 }
 
 /// The state with its file, locked against other processes until it is dropped.

@@ -66,6 +66,10 @@ pub struct RunArgs {
     /// Network cards on one hub, for instance 2 or 2:virtio-net-pci (default model: e1000e, or the one in kernels.toml)
     #[arg(long, value_name = "N[:MODEL]", default_value = "0")]
     nics: Nics,
+    /// One more card, $LAB_WIRE, for a tester on the host: `kbp measure openloop --backend wire --wire PATH`; needs
+    /// --clock real
+    #[arg(long, value_name = "PATH")]
+    wire: Option<PathBuf>,
     /// A folder of kernel modules to build; the .ko files are in $MODULES
     #[arg(long = "module", value_name = "DIR")]
     modules: Vec<PathBuf>,
@@ -177,6 +181,7 @@ fn run_script(args: RunArgs) -> Result<u8> {
         memory_mib: args.memory_mib,
         clock: args.clock,
         nics: args.nics,
+        wire: args.wire,
         modules: args.modules,
         files: args.files,
         packages: args.packages,

@@ -20,7 +20,7 @@ use crate::cpio::{guest_path, Archive};
 use crate::error::{Error, IoContext, Result};
 use crate::kernel::Kernel;
 use crate::libs::Loader;
-use crate::modinfo::{Module, ModuleTree};
+use crate::modinfo::{needed_by, Module, ModuleTree};
 use crate::packages::PackageSet;
 
 const INIT: &str = include_str!("../guest/init.sh");
@@ -59,6 +59,9 @@ pub(crate) enum GuestEntry {
     File { permissions: u32, contents: Vec<u8> },
     Symlink(String),
 }
+
+/// Raised when the same parts are put together in another way, so that older archives are not taken for it.
+const FORM: u32 = 2;
 
 /// Files for the guest by their path in it.
 pub(crate) type GuestFiles = BTreeMap<String, GuestEntry>;
@@ -103,7 +106,7 @@ impl<'a> Parts<'a> {
     /// A name that changes when any of the parts does.
     pub(crate) fn identity(&self) -> String {
         let mut hasher = Sha256::new();
-        hasher.update(format!("{:?}", self));
+        hasher.update(format!("{FORM} {self:?}"));
         hasher.update(INIT);
         hasher.update(AGENT);
         hex(&hasher.finalize())[..24].to_string()
@@ -167,11 +170,6 @@ fn add_modules(
     let ready = tree.closure(&ready)?;
 
     let base = format!("usr/lib/modules/{}", kernel.abi);
-    let paths: BTreeMap<&str, &Path> = boot
-        .iter()
-        .chain(&ready)
-        .map(|module| (module.name.as_str(), module.path.as_path()))
-        .collect();
     let mut all: BTreeMap<&str, &Module> = BTreeMap::new();
     for module in boot.iter().chain(&ready) {
         archive.file(
@@ -183,11 +181,10 @@ fn add_modules(
     }
     let (mut dep, mut alias) = (String::new(), String::new());
     for module in all.values() {
-        let needs = module
-            .depends
+        let needs: Vec<String> = needed_by(module, &all)
             .iter()
-            .filter_map(|name| paths.get(name.as_str()));
-        let needs: Vec<String> = needs.map(|path| path.display().to_string()).collect();
+            .map(|module| module.path.display().to_string())
+            .collect();
         dep.push_str(&format!("{}: {}\n", module.path.display(), needs.join(" ")));
         for pattern in &module.aliases {
             alias.push_str(&format!("alias {pattern} {}\n", module.name));

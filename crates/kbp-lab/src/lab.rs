@@ -23,6 +23,7 @@ use crate::qemu::{cmdline, Accelerator, Hardware, Nics, Qemu};
 use crate::root;
 use crate::run::{guest_script, kvm_works, unix_time, Job, MachineSpec, Outcome, Record};
 use crate::snapshot::Snapshot;
+use crate::wire::Wire;
 use crate::{initramfs, kbuild};
 
 /// The lab: its folder of scripts and its cache.
@@ -58,6 +59,7 @@ impl Default for MachineSpec {
             memory_mib: 256,
             clock: Clock::Virtual,
             nics: Nics::default(),
+            wire: None,
             modules: Vec::new(),
             files: Vec::new(),
             packages: Vec::new(),
@@ -209,7 +211,8 @@ impl Lab {
         )?;
         let qemu = Qemu::fetch(&self.cache, false)?;
         let payload = self.payload(spec, &kernel, &script)?;
-        let image = self.image(&kernel, (cards.count > 0).then_some(cards.module))?;
+        let has_cards = cards.count > 0 || spec.wire.is_some();
+        let image = self.image(&kernel, has_cards.then_some(cards.module))?;
         let words = cmdline(spec.clock, &spec.append);
         let mut hardware = Hardware {
             clock: spec.clock,
@@ -217,16 +220,14 @@ impl Lab {
             cpus: spec.cpus,
             memory_mib: spec.memory_mib,
             nics: &cards,
+            wire: false,
             kernel_image: &kernel.image,
             initramfs: &image,
             cmdline: &words,
         };
-        let kvm =
-            spec.clock == Clock::Real && kvm_works(&self.cache, &qemu, &hardware.arguments())?;
-        if !kvm {
-            hardware.accelerator = Accelerator::Tcg;
-        }
-        let arguments = hardware.arguments();
+        let kvm = self.accelerate(&mut hardware, &qemu)?;
+        hardware.wire = spec.wire.is_some();
+        let mut arguments = hardware.arguments();
         // With KVM a boot is quick, and a snapshot would carry the host's processor in it.
         let snapshot = if spec.cold || kvm {
             None
@@ -239,14 +240,13 @@ impl Lab {
             )?)
         };
         drop(prepare);
-        let record = record(
-            spec,
-            &kernel,
-            &qemu,
-            &arguments,
-            hardware.accelerator,
-            &words,
-        );
+        let wire = spec.wire.as_deref().map(Wire::claim).transpose()?;
+        if let Some(wire) = &wire {
+            // Behind the snapshot's name: the card belongs to the machine, the path to this run.
+            arguments.extend(wire.arguments(cards.count));
+        }
+        let accelerator = hardware.accelerator;
+        let record = record(spec, &kernel, &qemu, &arguments, accelerator, &words);
         Job {
             cache: &self.cache,
             qemu: &qemu,
@@ -257,6 +257,17 @@ impl Lab {
             spec,
         }
         .run(sink)
+    }
+
+    /// Chooses the host's processor where a trial boot with it succeeds, and the real clock is asked for.
+    fn accelerate(&self, hardware: &mut Hardware, qemu: &Qemu) -> Result<bool> {
+        hardware.accelerator = Accelerator::Kvm;
+        let kvm =
+            hardware.clock == Clock::Real && kvm_works(&self.cache, qemu, &hardware.arguments())?;
+        if !kvm {
+            hardware.accelerator = Accelerator::Tcg;
+        }
+        Ok(kvm)
     }
 
     /// The first root for a kernel, in the cache under a name that changes with what it is made of.
@@ -309,6 +320,12 @@ impl Lab {
             ("LAB_CLOCK", spec.clock.to_string()),
             ("LAB_CPUS", spec.cpus.to_string()),
             ("LAB_NICS", spec.nics.count.to_string()),
+            (
+                "LAB_WIRE",
+                spec.wire
+                    .as_ref()
+                    .map_or(String::new(), |_| format!("eth{}", spec.nics.count)),
+            ),
             ("JOB_SCRIPT", script.to_string()),
             ("JOB_ARGS", args.join(" ")),
             ("JOB_SHELL", if spec.shell { "1" } else { "" }.to_string()),
@@ -352,6 +369,12 @@ fn check(spec: &MachineSpec) -> Result<()> {
     }
     if spec.script.is_none() && !spec.shell {
         return wrong("there is no script to run; name one, or ask for --shell".into());
+    }
+    if spec.wire.is_some() && spec.clock == Clock::Virtual {
+        return wrong(
+            "--wire: the tester on the host has the host's time, so the guest needs --clock real"
+                .into(),
+        );
     }
     for file in &spec.files {
         fs::metadata(&file.host).at("find the file", &file.host)?;

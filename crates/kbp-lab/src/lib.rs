@@ -40,6 +40,8 @@ mod qmp;
 mod root;
 mod run;
 mod snapshot;
+pub mod topo;
+mod wire;
 
 pub use cache::{Cache, Clean};
 pub use clock::{Clock, TurnCheck, TURN_NS_LIMIT};

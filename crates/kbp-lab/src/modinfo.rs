@@ -127,6 +127,27 @@ impl ModuleTree {
     }
 }
 
+/// All that a module needs, not only directly, in the order of depmod(8): each before those that it needs itself, so
+/// that modprobe(8) loads them from the last to the first.
+pub(crate) fn needed_by<'a>(
+    module: &Module,
+    all: &BTreeMap<&'a str, &'a Module>,
+) -> Vec<&'a Module> {
+    let mut order: Vec<&'a Module> = Vec::new();
+    let mut waiting: Vec<&str> = module.depends.iter().map(String::as_str).collect();
+    while let Some(name) = waiting.pop() {
+        // Built into the kernel, if it is not here.
+        let Some(needed) = all.get(name) else {
+            continue;
+        };
+        // One that is needed in two places has to be loaded before both: it goes to the end.
+        order.retain(|other| other.name != needed.name);
+        order.push(needed);
+        waiting.extend(needed.depends.iter().map(String::as_str));
+    }
+    order
+}
+
 fn collect(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()> {
     for entry in fs::read_dir(dir).at("read", dir)? {
         let path = entry.at("read", dir)?.path();
@@ -275,5 +296,33 @@ mod tests {
             let _ = modinfo(&good[..length]);
         }
         assert!(modinfo(b"not an ELF file").is_none());
+    }
+
+    #[test]
+    fn what_a_module_needs_is_loaded_from_the_last_to_the_first() {
+        let module = |name: &str, depends: &[&str]| Module {
+            name: name.into(),
+            path: format!("{name}.ko").into(),
+            bytes: Vec::new(),
+            depends: depends.iter().map(ToString::to_string).collect(),
+            aliases: Vec::new(),
+        };
+        let modules = [
+            module("br_netfilter", &["bridge"]),
+            module("bridge", &["llc", "stp", "built_in"]),
+            module("stp", &["llc"]),
+            module("llc", &[]),
+        ];
+        let all = modules
+            .iter()
+            .map(|module| (module.name.as_str(), module))
+            .collect();
+        let names = |of: &Module| -> Vec<String> {
+            let needed = needed_by(of, &all);
+            needed.iter().map(|module| module.name.clone()).collect()
+        };
+        assert_eq!(names(&modules[0]), ["bridge", "stp", "llc"]);
+        assert_eq!(names(&modules[1]), ["stp", "llc"]);
+        assert_eq!(names(&modules[3]), [""; 0]);
     }
 }

@@ -221,6 +221,8 @@ pub(crate) struct Hardware<'a> {
     pub cpus: u32,
     pub memory_mib: u32,
     pub nics: &'a Cards,
+    /// Has a further card, which belongs to a tester outside.
+    pub wire: bool,
     pub kernel_image: &'a Path,
     pub initramfs: &'a Path,
     pub cmdline: &'a str,
@@ -263,8 +265,11 @@ impl Hardware<'_> {
         add("-kernel", self.kernel_image.display().to_string());
         add("-initrd", self.initramfs.display().to_string());
         add("-append", self.cmdline.into());
-        for index in 0..self.nics.count {
-            add("-netdev", format!("hubport,id=net{index},hubid=0"));
+        for index in 0..self.nics.count + u32::from(self.wire) {
+            // The further card's other end is a connection to the host, see `crate::wire`.
+            if index < self.nics.count {
+                add("-netdev", format!("hubport,id=net{index},hubid=0"));
+            }
             // Places on the bus are given in order, so that the guest numbers its interfaces in order.
             let model = &self.nics.model;
             let options = format!(
@@ -308,6 +313,7 @@ mod tests {
             cpus: 4,
             memory_mib: 256,
             nics: &nics,
+            wire: false,
             kernel_image: Path::new("/k"),
             initramfs: Path::new("/i"),
             cmdline: "console=ttyS0",

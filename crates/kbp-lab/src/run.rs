@@ -41,6 +41,8 @@ pub struct MachineSpec {
     pub clock: Clock,
     /// Network cards.
     pub nics: Nics,
+    /// The path of a wire: a further card, whose frames go to a tester on the host. Only with the real clock.
+    pub wire: Option<PathBuf>,
     /// Folders of modules to build; the guest finds the `.ko` files in `$MODULES`.
     pub modules: Vec<PathBuf>,
     /// Files of this machine, with the libraries that they need.

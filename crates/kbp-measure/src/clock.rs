@@ -22,6 +22,24 @@ pub fn monotonic_ns() -> Result<u64> {
     Ok(now.tv_sec() as u64 * NS_PER_S + now.tv_nsec() as u64)
 }
 
+/// How long this machine has been suspended since it booted, nanoseconds: `CLOCK_BOOTTIME` goes on
+/// then and `CLOCK_MONOTONIC` does not. Exact to the time between two looks at the clocks.
+///
+/// # Errors
+/// Only where the kernel has no such clocks.
+pub fn suspended_ns() -> Result<u64> {
+    // Of a few tries the least is the one that was disturbed the least.
+    let mut least_ns = u64::MAX;
+    for _ in 0..5 {
+        let before_ns = monotonic_ns()?;
+        let boot = clock_gettime(ClockId::CLOCK_BOOTTIME)
+            .map_err(|errno| Error::sys("read CLOCK_BOOTTIME", errno))?;
+        let boot_ns = boot.tv_sec() as u64 * NS_PER_S + boot.tv_nsec() as u64;
+        least_ns = least_ns.min(boot_ns.saturating_sub(before_ns));
+    }
+    Ok(least_ns)
+}
+
 /// Sleeps until `deadline_ns` of `CLOCK_MONOTONIC`; returns at once if it has passed.
 ///
 /// # Errors

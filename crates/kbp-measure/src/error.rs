@@ -42,6 +42,12 @@ pub enum Error {
     /// The host could not be read or changed.
     #[error(transparent)]
     Core(#[from] kbp_core::Error),
+    /// A topology could not be made or removed.
+    #[error(transparent)]
+    Topology(#[from] kbp_lab::topo::Error),
+    /// The lab could not run a machine.
+    #[error(transparent)]
+    Lab(#[from] kbp_lab::Error),
     /// A parameter does not make sense.
     #[error("{0}")]
     Invalid(String),
@@ -77,6 +83,71 @@ pub enum Error {
         /// What does not fit.
         why: String,
     },
+    /// The tester can't send at the rate that was asked for.
+    #[error(
+        "{} are not held: it was {} when the sending was ended{}; \
+         ask for a lower rate, or use another back end, a CPU of its own (--cpu, --fifo) or --spin",
+        crate::tester::openloop::bits(*asked_bps as f64),
+        crate::tester::openloop::bits(*held_bps as f64),
+        if *no_room > 0 { format!(" ({no_room} sends found no room)") } else { String::new() }
+    )]
+    RateNotHeld {
+        /// The rate that was asked for, bits of the frames a second.
+        asked_bps: u64,
+        /// The rate that was reached, bits of the frames a second.
+        held_bps: u64,
+        /// Sends that the back end had no room for: the path pushes back.
+        no_room: u64,
+    },
+    /// Nothing of a warm-up came back.
+    #[error(
+        "none of {sent} frames came back from {target} ({foreign} others did): is an echo server there \
+         (`kbp measure pingpong server`), and does the way back lead here?"
+    )]
+    NothingReturned {
+        /// Frames sent.
+        sent: u64,
+        /// Datagrams that came and were not ours.
+        foreign: u64,
+        /// The reflector.
+        target: String,
+    },
+    /// Nobody answers ARP.
+    #[error(
+        "nobody on {link} says that it has {address}: is that host up, and is the address on the same \
+         network (else give --next-hop)?"
+    )]
+    NobodyAnswers {
+        /// The address that was asked for.
+        address: std::net::Ipv4Addr,
+        /// Where it was asked.
+        link: String,
+    },
+    /// The machine slept while it measured.
+    #[error("this machine was suspended during the run, so its times mean nothing: run it again")]
+    Suspended,
+    /// A figure that this machine can't have measured.
+    #[error(
+        "{what} of {found_ns} ns is below the {floor_ns} ns that this tester can tell apart on this machine \
+         (`kbp measure selftest`), so it is not reported"
+    )]
+    BelowFloor {
+        /// What was found.
+        what: &'static str,
+        /// How much it was, nanoseconds.
+        found_ns: u64,
+        /// The least that can be told apart, nanoseconds.
+        floor_ns: u64,
+    },
+    /// The self-test did not work.
+    #[error("self-test: {0}; without it no figure of this tester can be trusted")]
+    SelfTest(String),
+    /// A search for the highest rate did not come to an end.
+    #[error("{0}")]
+    Unsettled(String),
+    /// An interrupt ended something that has no partial result.
+    #[error("{0} was interrupted; it has no partial result")]
+    Interrupted(&'static str),
     /// A thread of the measurement died.
     #[error("the {0} thread ended with a panic; this is a bug in kbp-measure")]
     Panicked(&'static str),
@@ -88,12 +159,21 @@ impl Error {
         match self {
             Self::Core(error) => error.class(),
             Self::File { source, .. } | Self::Sys { source, .. } => Class::of_io(source),
-            Self::NobodyListens { .. } => Class::NotFound,
+            Self::NobodyListens { .. } | Self::NobodyAnswers { .. } => Class::NotFound,
             Self::Invalid(_) => Class::Usage,
             Self::Schema { .. } => Class::Unsupported,
             Self::ModeNotActive { .. }
             | Self::Load { .. }
             | Self::Program { .. }
+            | Self::Topology(_)
+            | Self::Lab(_)
+            | Self::RateNotHeld { .. }
+            | Self::NothingReturned { .. }
+            | Self::Suspended
+            | Self::BelowFloor { .. }
+            | Self::SelfTest(_)
+            | Self::Unsettled(_)
+            | Self::Interrupted(_)
             | Self::Panicked(_) => Class::Failure,
         }
     }

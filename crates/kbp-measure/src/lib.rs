@@ -21,6 +21,7 @@ pub mod progress;
 pub mod report;
 pub mod result;
 pub mod rng;
+pub mod stats;
 pub mod tester;
 pub mod trace;
 pub mod witness;

@@ -50,6 +50,8 @@ pub fn begin_rows(clock: Option<&str>, git: Option<&str>) -> Result<ResultFile> 
         git: git.unwrap_or("unknown").into(),
         machine: Value::Null,
         config: None,
+        partial: false,
+        not_run: Vec::new(),
         rows: Vec::new(),
     })
 }

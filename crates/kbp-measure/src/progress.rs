@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows as lines of a terminal: one as each row is done, and all of them at the end.
+//! Rows as lines of a terminal, one as each row is done.
 //!
-//! Not here: the page for the browser ([`crate::report`]).
+//! Not here: all of them at the end ([`crate::compare::table`]), and the page for the browser ([`crate::report`]).
 
 use crate::report::row_name;
-use crate::report::text::{count, micros, ratio};
-use crate::result::{ResultFile, Row};
+use crate::report::text::{count, micros};
+use crate::result::Row;
 
 /// The line above the rows. Times are in µs.
 pub fn heading() -> String {
     format!(
-        "{:<6} {:<22} {:>7} {:>4} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
-        "load", "mode", "n", "lost", "p50 µs", "p90", "p99", "p99.9", "max", "NET_RX", "hardIRQ"
+        "{:<16} {:<8} {:<28} {:>7} {:>4} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "path",
+        "load",
+        "mode",
+        "n",
+        "lost",
+        "p50 µs",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "NET_RX",
+        "hardIRQ"
     )
 }
 
@@ -20,7 +31,8 @@ pub fn line(row: &Row) -> String {
     let us = |ns: u64| micros(ns as f64);
     let rtt = &row.rtt_ns;
     format!(
-        "{:<6} {:<22} {:>7} {:>4} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "{:<16} {:<8} {:<28} {:>7} {:>4} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
+        row.path,
         row.load,
         row_name(row),
         count(row.n),
@@ -35,32 +47,6 @@ pub fn line(row: &Row) -> String {
     )
 }
 
-/// All rows again, load by load, as ratios to the first softirq row of the same tool.
-pub fn summary(file: &ResultFile) -> String {
-    let mut text = format!(
-        "{:<6} {:<22} {:>10} {:>10} {:>10}   relative to softirq, round 1\n",
-        "load", "mode", "p50", "p99", "max"
-    );
-    for row in &file.rows {
-        let Some(stock) = file.rows_of(&row.load, "softirq", &row.tool).next() else {
-            continue;
-        };
-        if std::ptr::eq(stock, row) {
-            continue;
-        }
-        let of = |pick: fn(&Row) -> u64| ratio(pick(row) as f64, pick(stock) as f64);
-        text += &format!(
-            "{:<6} {:<22} {:>10} {:>10} {:>10}\n",
-            row.load,
-            row_name(row),
-            of(|row| row.rtt_ns.p50),
-            of(|row| row.rtt_ns.p99),
-            of(|row| row.rtt_ns.max)
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,13 +59,5 @@ mod tests {
         for row in &file.rows {
             assert_eq!(line(row).chars().count(), width, "{}", line(row));
         }
-        let summary = summary(&file);
-        // One line less a load: the reference itself.
-        assert_eq!(summary.lines().count(), 1 + file.rows.len() - 2);
-        let kbp = summary
-            .lines()
-            .find(|l| l.starts_with("storm  kbp-busy"))
-            .unwrap();
-        assert!(kbp.contains("1/60"), "{kbp}");
     }
 }

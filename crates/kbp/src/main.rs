@@ -8,19 +8,23 @@ mod attach;
 mod check;
 mod context;
 mod load;
+mod manual;
 mod monitor;
 mod poller;
 mod print;
 mod show;
 mod stats;
+mod topo;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use kbp_core::{Class, Host};
 use kbp_lab::cli::LabCommand;
-use kbp_measure::cli::{run_measure, run_report, MeasureCommand, ReportArgs};
+use kbp_measure::cli::{
+    run_compare, run_measure, run_report, CompareArgs, MeasureCommand, ReportArgs,
+};
 
 use context::Context;
 
@@ -51,9 +55,16 @@ Examples:
   kbp show                             what is requested and what is active
   kbp stats -w 1                       counters, every second
   kbp unload                           put everything back and leave
+  kbp topo list                        the paths to measure on that this machine can make
   kbp lab list                         the stock kernels that the lab can boot
 
 Exit codes: docs/reference/exit-codes.md";
+
+const MEASURE_EXAMPLES: &str = "\
+Examples:
+  kbp measure pingpong server --cpu 3                 the echo server, until interrupted
+  kbp measure pingpong client 192.0.2.1:7700 --json   its round trips, from another machine
+  kbp measure check-demo out/demo/result.json         does the demo show what it has to?";
 
 #[derive(Subcommand)]
 enum Command {
@@ -77,13 +88,24 @@ enum Command {
     /// Put everything back and remove the module.
     Unload(load::UnloadArgs),
     /// Measure latency under load, mode against mode.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = MEASURE_EXAMPLES)]
     Measure(MeasureCommand),
-    /// Make a page of a result.
+    /// Set mechanisms side by side on paths and under loads.
+    Compare(Box<CompareArgs>),
+    /// Make a page of results: who is ahead, by how much, and how sure that is.
     Report(ReportArgs),
+    /// Make, show and remove paths to measure on.
+    #[command(subcommand)]
+    Topo(topo::TopoCommand),
     /// Run scripts in virtual machines with stock kernels.
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Write the manual pages.
+    #[command(hide = true)]
+    Man(manual::ManArgs),
+    /// Print the completions of a shell.
+    #[command(hide = true)]
+    Completion(manual::CompletionArgs),
 }
 
 fn dispatch(command: Command, context: &Context) -> Result<ExitCode> {
@@ -100,8 +122,18 @@ fn dispatch(command: Command, context: &Context) -> Result<ExitCode> {
         Command::Measure(command) => {
             return Ok(ExitCode::from(run_measure(&command, context.json)?))
         }
-        Command::Report(args) => return Ok(ExitCode::from(run_report(&args)?)),
+        Command::Compare(args) => return Ok(ExitCode::from(run_compare(&args, context.json)?)),
+        Command::Topo(command) => topo::run(command, context)?,
+        Command::Report(args) => {
+            return Ok(ExitCode::from(run_report(
+                &args,
+                context.json,
+                context.pretty,
+            )?))
+        }
         Command::Lab(command) => return Ok(ExitCode::from(kbp_lab::cli::run(command))),
+        Command::Man(args) => manual::man(Cli::command(), &args)?,
+        Command::Completion(args) => manual::completion(Cli::command(), &args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -126,6 +158,9 @@ fn exit_code(error: &anyhow::Error) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<kbp_measure::Error>() {
         return Some(error.class().exit_code());
     }
+    if let Some(error) = error.downcast_ref::<kbp_lab::topo::Error>() {
+        return Some(topo::exit_code(error));
+    }
     match error.downcast_ref::<std::io::Error>() {
         Some(error) if error.kind() == std::io::ErrorKind::BrokenPipe => None,
         _ => Some(Class::Failure.exit_code()),
@@ -148,7 +183,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -167,5 +201,45 @@ mod tests {
             exit_code(&std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
             None
         );
+    }
+
+    #[test]
+    fn commands_that_measure_show_an_example() {
+        let cli = Cli::command();
+        for name in ["compare", "measure", "report", "topo"] {
+            let command = cli.find_subcommand(name).unwrap();
+            let help = command.get_after_help().map(ToString::to_string);
+            assert!(
+                help.unwrap_or_default().contains(&format!("kbp {name} ")),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_visible_command_has_its_manual_page() {
+        let dir = std::env::temp_dir().join(format!("kbp-man-{}", std::process::id()));
+        let args = ["kbp".as_ref(), "man".as_ref(), dir.as_os_str()];
+        let Command::Man(args) = Cli::parse_from(args).command else {
+            panic!("`kbp man` is another command now");
+        };
+        manual::man(Cli::command(), &args).unwrap();
+        let page = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+        for command in Cli::command()
+            .get_subcommands()
+            .filter(|one| !one.is_hide_set())
+        {
+            let name = command.get_name();
+            assert!(
+                page(&format!("kbp-{name}.1")).contains(".SH NAME"),
+                "{name}"
+            );
+        }
+        assert!(
+            page("kbp-report.1").contains("kbp report before.json after.json"),
+            "its examples"
+        );
+        assert!(!dir.join("kbp-man.1").exists(), "hidden commands stay so");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

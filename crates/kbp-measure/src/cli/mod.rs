@@ -4,11 +4,19 @@
 //! Not here: the measuring itself, and the exit code of an error; the binary maps that
 //! from [`crate::Error::class`].
 
-mod demo;
+mod compare;
+mod compare_args;
 mod functions;
+mod load;
+mod mechanism;
+mod openloop;
 mod party;
 mod pingpong;
+mod report;
+mod selftest;
 mod sockets;
+mod study;
+mod throughput;
 
 use std::path::PathBuf;
 
@@ -19,11 +27,18 @@ use crate::error::Result;
 use crate::machine::complete_result;
 use crate::result::ResultFile;
 
-pub use demo::DemoArgs;
+pub use compare_args::{CompareArgs, CompareCommand};
 pub use functions::FunctionsArgs;
+pub use load::LoadArgs;
+pub use mechanism::{MechanismArgs, MechanismsArgs};
+pub use openloop::{OpenLoopArgs, PauseArgs, TargetArgs};
 pub use party::{AgreeArgs, PartyCommand};
 pub use pingpong::{ClientArgs, PingpongCommand, ServerArgs};
+pub use report::{run_report, ReportArgs};
+pub use selftest::SelftestArgs;
 pub use sockets::SocketsCommand;
+pub use study::StudyArgs;
+pub use throughput::ThroughputArgs;
 
 /// Exit code of a command that did its work and whose answer is no.
 const EXIT_NOT_MET: u8 = 1;
@@ -42,10 +57,20 @@ pub enum MeasureCommand {
     Party(PartyCommand),
     /// Whether our ping-pong and sockperf's see the same path
     Agree(AgreeArgs),
-    /// The demo: softirq, threaded NAPI and KBP side by side, idle and in a storm
-    Demo(DemoArgs),
     /// Count calls of kernel functions while a command runs: why one path takes longer than another
     Functions(FunctionsArgs),
+    /// Run a load alone for a time, and say what it did
+    Load(Box<LoadArgs>),
+    /// List the mechanisms and whether they can run here
+    Mechanisms(MechanismsArgs),
+    /// Run a command while a mechanism serves interfaces, and undo it
+    Mechanism(MechanismArgs),
+    /// Frames at a constant rate, whatever comes back: delay, loss, duplicates, reordering
+    Openloop(OpenLoopArgs),
+    /// The highest rate without loss (RFC 2544)
+    Throughput(ThroughputArgs),
+    /// What the tester can tell apart on this machine
+    Selftest(SelftestArgs),
     /// Add what the lab knows about its machine (machine.json) to a result
     Complete(CompleteArgs),
     /// Judge the demo's result by the project's bars
@@ -74,19 +99,6 @@ pub struct CompleteArgs {
     pub git: Option<String>,
 }
 
-/// `kbp report`
-#[derive(Debug, Args)]
-pub struct ReportArgs {
-    /// A result.json
-    pub result: PathBuf,
-    /// The page to write
-    #[arg(short, long, default_value = "report.html")]
-    pub output: PathBuf,
-    /// Also judge the result by the demo's bars, as `kbp measure check-demo` does
-    #[arg(long)]
-    pub check: bool,
-}
-
 /// Runs `kbp measure …`; returns the exit code of a command that came to its end.
 ///
 /// With `json`, what is printed is one JSON object, where a command has one.
@@ -99,25 +111,27 @@ pub fn run_measure(command: &MeasureCommand, json: bool) -> Result<u8> {
         MeasureCommand::Sockets(command) => sockets::run(command, json),
         MeasureCommand::Party(command) => party::run(command, json),
         MeasureCommand::Agree(args) => party::run_agree(args, json),
-        MeasureCommand::Demo(args) => demo::run(args),
         MeasureCommand::Functions(args) => functions::run(args, json),
+        MeasureCommand::Load(args) => load::run(args, json),
+        MeasureCommand::Mechanisms(args) => mechanism::list(args, json),
+        MeasureCommand::Mechanism(args) => mechanism::hold(args),
+        MeasureCommand::Openloop(args) => openloop::run(args, json),
+        MeasureCommand::Throughput(args) => throughput::run(args, json),
+        MeasureCommand::Selftest(args) => selftest::run(args, json),
         MeasureCommand::Complete(args) => run_complete(args),
         MeasureCommand::CheckDemo(args) => run_check_demo(args, json),
     }
 }
 
-/// Runs `kbp report`; returns its exit code.
+/// Runs `kbp compare`; returns its exit code.
 ///
 /// # Errors
-/// When the result can't be read or the page can't be written.
-pub fn run_report(args: &ReportArgs) -> Result<u8> {
-    let file = ResultFile::load(&args.result)?;
-    crate::report::write(&file, &args.output)?;
-    println!("{}: {} rows", args.output.display(), file.rows.len());
-    if !args.check {
-        return Ok(0);
+/// What kept it from its end.
+pub fn run_compare(args: &CompareArgs, json: bool) -> Result<u8> {
+    match &args.study {
+        Some(CompareCommand::Study(args)) => study::run(args, json),
+        None => compare::run(args, json),
     }
-    Ok(judge(&file, None, false))
 }
 
 fn run_complete(args: &CompleteArgs) -> Result<u8> {

@@ -2,7 +2,7 @@
 //! `kbp measure pingpong client` and `server`, for use by hand on any machine. The network
 //! namespace is the caller's; `kbp --netns NAME measure …` chooses another.
 //!
-//! Not here: the runs of the demo ([`crate::compare::demo`]).
+//! Not here: comparisons ([`crate::compare`]).
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -15,14 +15,16 @@ use crate::interrupt;
 use crate::place::{run_at, Place};
 use crate::report::text::{count, micros};
 use crate::result::RttNs;
+use crate::tester::backend::Kind;
 use crate::tester::pingpong::{run_client, ClientConfig, ClientReport, EchoServer, Stop};
+use crate::tester::selftest::Floor;
 
 /// `kbp measure pingpong …`
 #[derive(Debug, Subcommand)]
 pub enum PingpongCommand {
     /// Send pings and measure their round trips
     Client(ClientArgs),
-    /// Send every ping back, until interrupted
+    /// Send every ping and every frame of the open loop back, until interrupted
     Server(ServerArgs),
 }
 
@@ -148,7 +150,11 @@ fn run_server(args: &ServerArgs) -> Result<u8> {
 fn run_client_command(args: &ClientArgs, json: bool) -> Result<u8> {
     let config = args.config()?;
     interrupt::catch()?;
-    let report = run_at(&args.place.place(), || run_client(&config, || Ok(())))?;
+    let (floor, report) = run_at(&args.place.place(), || {
+        let floor = Floor::of(Kind::Udp)?;
+        Ok((floor, run_client(&config, || Ok(()))?))
+    })?;
+    floor.check(&RttNs::from(&report.rtts))?;
     if let (Some(path), Some(series_ns)) = (&args.series, &report.series_ns) {
         write_series(path, series_ns).map_err(|e| Error::file("write", path, e))?;
     }
@@ -183,6 +189,7 @@ fn as_json(report: &ClientReport) -> String {
         "span_ns": report.span_ns,
         "rtt_ns": RttNs::from(&report.rtts),
         "histogram_ns": report.rtts.cells(),
+        "timeline_ns": report.timeline.points(),
     })
     .to_string()
 }

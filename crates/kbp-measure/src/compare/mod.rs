@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Mechanism beside mechanism: which cells are measured in which order, and their measurement.
 //!
-//! * [`demo`]: the plan of the demo.
-//! * [`rig`]: what all rows of a run share: interfaces, interrupts, CPUs.
-//! * [`row`]: one row: both ends of the traffic, and the counters right around it.
+//! A command becomes a [`plan`], the [`engine`] goes through its cells and keeps their rows, a [`bench`] measures them:
+//! on a path ([`place_of`], [`rig`]), between two ends ([`server`], [`row`]). [`table`] prints what came out. A
+//! [`study`] does that in virtual machines.
 //!
-//! Not here: what serves the packets ([`crate::mechanism`]), what disturbs them ([`crate::load`]).
+//! Not here: what serves the packets ([`crate::mechanism`]), what disturbs them ([`crate::load`]), and what may be said
+//! of two sets of rows ([`crate::stats`]).
 
-pub mod demo;
+pub mod bench;
+pub mod engine;
+pub mod place_of;
+pub mod plan;
+pub mod preset;
+pub mod resume;
 pub mod rig;
 pub mod row;
+pub mod server;
+pub mod streams;
+pub mod study;
+pub mod table;
+pub mod tables;

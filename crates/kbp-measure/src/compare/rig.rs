@@ -12,6 +12,7 @@ use kbp_core::Host;
 use crate::error::{Error, Result};
 use crate::place::{run_at, Place};
 use crate::result::Cpus;
+use crate::witness::Port;
 
 /// An interface on the way of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,14 @@ pub struct Link {
 }
 
 impl Link {
+    /// Where it counts what it drops.
+    pub fn port(&self) -> Port {
+        Port {
+            ifname: self.ifname.clone(),
+            netns: self.netns.clone(),
+        }
+    }
+
     /// Runs `work` on a thread that sees this interface.
     ///
     /// # Errors

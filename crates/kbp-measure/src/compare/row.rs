@@ -8,95 +8,162 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 
 use kbp_core::Host;
+use kbp_lab::topo::End;
 
+use super::server::Server;
 use crate::error::{Error, Result};
 use crate::party::sockperf::Sockperf;
 use crate::place::Place;
 use crate::result::{Row, TOOL_SOCKPERF};
-use crate::tester::pingpong::{run_client, ClientConfig, ClientReport, EchoServer};
-use crate::witness::{Between, Watch};
+use crate::tester::backend::Udp;
+use crate::tester::openloop::{self, OpenLoopConfig};
+use crate::tester::pingpong::{run_client, ClientConfig};
+use crate::witness::{Between, Counted, Watch};
 
 /// The two ends of a ping-pong.
 #[derive(Debug, Clone)]
 pub struct Ends {
-    /// Address that the server serves.
-    pub server: SocketAddr,
-    /// Where the server runs; its namespace has to be the caller's.
+    /// Address that the server binds.
+    pub bind: SocketAddr,
+    /// Address that the client asks; another one where addresses are translated on the way.
+    pub target: SocketAddr,
+    /// Where the server runs.
     pub server_place: Place,
     /// Where the client runs.
     pub client_place: Place,
+    /// The container that the server runs in.
+    pub container: Option<End>,
 }
 
 /// What a row is called.
 #[derive(Debug, Clone, Copy)]
-pub struct Label {
+pub struct Label<'a> {
+    /// The topology.
+    pub path: &'a str,
     /// The mechanism.
-    pub mode: &'static str,
+    pub mode: &'a str,
     /// The load.
-    pub load: &'static str,
-    /// 1, or 2 for the repetition.
+    pub load: &'a str,
+    /// From 1; 0 for a row that is in no result.
     pub round: u32,
 }
 
-/// Measures a row with our own ping-pong.
+/// What is sent to the server.
+#[derive(Debug, Clone)]
+pub enum Traffic {
+    /// A ping, when the one before is answered.
+    PingPong(ClientConfig),
+    /// Frames at a constant rate, whatever comes back.
+    OpenLoop(OpenLoopConfig),
+}
+
+/// Measures a row with our own tester.
 ///
 /// # Errors
-/// When an end can't be placed or reached, or a counter can't be read.
-pub fn ping_pong(ends: &Ends, client: &ClientConfig, watch: &Watch, label: Label) -> Result<Row> {
-    let server = EchoServer::start(ends.server, ends.server_place.clone())?;
-    let measured = watched_client(&ends.client_place, client, watch);
+/// When an end can't be placed or reached, a rate is not held, or a counter can't be read.
+pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Result<Row> {
+    let server = Server::start(ends)?;
+    let watch = Watch {
+        server: server.counted().into_iter().collect(),
+        ..watch.clone()
+    };
+    let measured = watched(&ends.client_place, watch, |on_warm| match traffic {
+        Traffic::PingPong(config) => ping_pong(ends, config, label, on_warm),
+        Traffic::OpenLoop(config) => open_loop(ends, config, label, on_warm),
+    });
     let echoed = server.stop();
-    let (report, between) = measured?;
+    let (row, between) = measured?;
     echoed?;
-    let row = Row::of_client(label.mode, label.load, label.round, &report);
     Ok(Row {
-        size_bytes: client.payload_len as u64,
-        span_ns: between.span_ns,
-        witness: between.witness,
-        poller: between.poller,
-        ..row
+        path: label.path.into(),
+        ..between.fill(row)
     })
 }
 
-/// Runs the client on a thread of its own. It stops after the warm-up until the counters
-/// were read here, on the housekeeping CPU, so that the reading does not disturb its CPU.
-fn watched_client(
+type OnWarm<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+fn ping_pong(ends: &Ends, config: &ClientConfig, label: Label, on_warm: OnWarm) -> Result<Row> {
+    let config = ClientConfig {
+        server: ends.target,
+        ..config.clone()
+    };
+    let report = run_client(&config, on_warm)?;
+    Ok(Row {
+        size_bytes: config.payload_len as u64,
+        ..Row::of_client(label.mode, label.load, label.round, &report)
+    })
+}
+
+fn open_loop(ends: &Ends, config: &OpenLoopConfig, label: Label, on_warm: OnWarm) -> Result<Row> {
+    let mut backend = Udp::connect(ends.target)?;
+    let report = openloop::run(&mut backend, config, on_warm)?;
+    Ok(report.row(label.mode, label.load, label.round))
+}
+
+/// What a client says while it runs.
+enum Step {
+    /// Its warm-up is over, and it waits for the first reading.
+    Warm(Counted),
+    /// It has measured, and lives until the last reading.
+    Done,
+}
+
+/// Runs a client on a thread of its own. It stops after the warm-up until the counters were read here, on the
+/// housekeeping CPU, so that the reading does not disturb its CPU, and it ends only when they were read again.
+fn watched(
     place: &Place,
-    config: &ClientConfig,
-    watch: &Watch,
-) -> Result<(ClientReport, Between)> {
+    watch: Watch,
+    client: impl FnOnce(OnWarm) -> Result<Row> + Send,
+) -> Result<(Row, Between)> {
     let host = Host::system();
-    let (warm_tx, warm_rx) = mpsc::channel::<()>();
+    let (step_tx, step_rx) = mpsc::channel();
     let (go_tx, go_rx) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let client = scope.spawn(move || {
             place.apply()?;
-            run_client(config, || {
+            let row = client(&mut || {
                 let gone = |_| Error::Panicked("measuring");
-                warm_tx.send(()).map_err(|e| gone(e.to_string()))?;
+                let warm = Step::Warm(Counted::this_thread());
+                step_tx.send(warm).map_err(|e| gone(e.to_string()))?;
                 go_rx.recv().map_err(|e| gone(e.to_string()))
-            })
-        });
-        // An error here means that the client ended in its warm-up; it says why.
-        let before = match warm_rx.recv() {
-            Ok(()) => Some(watch.read(&host)),
-            Err(_) => None,
-        };
-        // Without a first reading the client need not go on: this ends its wait.
-        match &before {
-            Some(Ok(_)) => drop(go_tx.send(())),
-            _ => drop(go_tx),
-        }
-        let report = client.join().map_err(|_| Error::Panicked("client"))?;
-        match before {
-            Some(before) => {
-                let before = before?;
-                let after = watch.read(&host)?;
-                Ok((report?, after.since(&before)))
+            });
+            // Nobody waits for this after a reading that failed; then there is nothing to wait for either.
+            if step_tx.send(Step::Done).is_ok() {
+                let _ = go_rx.recv();
             }
-            None => Err(report.err().unwrap_or(Error::Panicked("client"))),
+            row
+        });
+        let between = readings(&host, watch, &step_rx, &go_tx);
+        drop((step_rx, go_tx));
+        let row = client.join().map_err(|_| Error::Panicked("client"))?;
+        match between {
+            Ok(Some(between)) => Ok((row?, between)),
+            // It ended in its warm-up, and says why.
+            Ok(None) => Err(row.err().unwrap_or(Error::Panicked("client"))),
+            Err(error) => Err(error),
         }
     })
+}
+
+/// The readings around the measured part; `None` when the client does not get that far.
+fn readings(
+    host: &Host,
+    watch: Watch,
+    steps: &mpsc::Receiver<Step>,
+    go: &mpsc::Sender<()>,
+) -> Result<Option<Between>> {
+    let Ok(Step::Warm(client)) = steps.recv() else {
+        return Ok(None);
+    };
+    let watch = Watch {
+        client: vec![client],
+        ..watch
+    };
+    let before = watch.read(host)?;
+    if go.send(()).is_err() || steps.recv().is_err() {
+        return Ok(None);
+    }
+    Ok(Some(watch.read(host)?.since(&before)))
 }
 
 /// Measures a row with sockperf. The counters cover the client's whole run.
@@ -110,9 +177,15 @@ pub fn sockperf(
     watch: &Watch,
     label: Label,
 ) -> Result<Row> {
+    if ends.bind != ends.target || ends.container.is_some() {
+        return Err(Error::Invalid(format!(
+            "sockperf's server would be at {}, where its client does not ask: leave --third-party out on this path",
+            ends.bind
+        )));
+    }
     let host = Host::system();
     let tool = Sockperf {
-        server: ends.server,
+        server: ends.target,
         server_place: ends.server_place.clone(),
         client_place: ends.client_place.clone(),
         payload_len,
@@ -126,26 +199,20 @@ pub fn sockperf(
     let after = watch.read(&host)?;
     let before = before.ok_or(Error::Panicked("sockperf"))?;
     let between = after.since(&before);
-    Ok(Row {
+    Ok(between.fill(Row {
         mode: label.mode.into(),
         load: label.load.into(),
         round: label.round,
         tool: TOOL_SOCKPERF.into(),
         n: report.n,
         lost: report.lost,
-        late: 0,
         dup: report.dup,
-        warmup_lost: 0,
-        skipped: 0,
-        span_ns: between.span_ns,
         rtt_ns: report.rtt_ns,
-        witness: between.witness,
-        poller: between.poller,
-        path: "nic".into(),
+        path: label.path.into(),
         traffic: TOOL_SOCKPERF.into(),
         size_bytes: payload_len as u64,
         ..Row::default()
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -155,23 +222,25 @@ mod tests {
 
     fn ends() -> Ends {
         // A port of the range that the kernel does not hand out by itself.
+        at("127.0.0.1:18519")
+    }
+
+    fn at(server: &str) -> Ends {
         Ends {
-            server: "127.0.0.1:18519".parse().unwrap(),
+            bind: server.parse().unwrap(),
+            target: server.parse().unwrap(),
             server_place: Place::default(),
             client_place: Place::default(),
+            container: None,
         }
     }
 
     fn watch() -> Watch {
-        Watch {
-            cpu: 0,
-            receive_irqs: vec![],
-            mode_threads: vec![],
-            has_poller: false,
-        }
+        Watch::default()
     }
 
     const LABEL: Label = Label {
+        path: "lo",
         mode: "softirq",
         load: "idle",
         round: 1,
@@ -193,12 +262,14 @@ mod tests {
         let config = ClientConfig {
             stop: Stop::Pings(200),
             period_ns: 100_000,
-            ..ClientConfig::new(ends.server, 3)
+            ..ClientConfig::new(ends.target, 3)
         };
-        let row = ping_pong(&ends, &config, &watch(), LABEL).unwrap();
+        let row = ours(&ends, &Traffic::PingPong(config), &watch(), LABEL).unwrap();
         assert_eq!((row.n, row.lost), (200, 0));
         assert!(row.witness.net_rx_softirqs >= 200, "{:?}", row.witness);
         assert!(row.span_ns >= 10_000_000, "{}", row.span_ns);
+        let cpu = row.cpu.unwrap();
+        assert!(cpu.server_ns > 0 && cpu.client_ns > 0, "{cpu:?}");
     }
 
     #[test]
@@ -207,12 +278,9 @@ mod tests {
             receive_irqs: vec![999_999],
             ..watch()
         };
-        let ends = Ends {
-            server: "127.0.0.1:18520".parse().unwrap(),
-            ..ends()
-        };
-        let config = ClientConfig::new(ends.server, 3);
-        let error = ping_pong(&ends, &config, &watch, LABEL).unwrap_err();
+        let ends = at("127.0.0.1:18520");
+        let config = ClientConfig::new(ends.target, 3);
+        let error = ours(&ends, &Traffic::PingPong(config), &watch, LABEL).unwrap_err();
         assert!(error.to_string().contains("interrupt 999999"), "{error}");
     }
 }

@@ -8,22 +8,45 @@
 //! for each.
 //! Not here: hogs of higher priority; those are a fault to inject, not a load.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use crate::error::{Error, Result};
+use super::worker::{Stop, Workers};
+use super::{check_cpu, Count, Entry, Load, Work};
+use crate::error::Result;
 use crate::place::Place;
+
+pub(super) const ENTRY: Entry = Entry {
+    load: Load::Hogs,
+    name: "hogs",
+    about: "SCHED_OTHER threads that take all the time they are given",
+    check: |config| match config.hog_cpus[..] {
+        [] => Err("no CPU was named for a hog".into()),
+        _ => config.hog_cpus.iter().try_for_each(|&cpu| check_cpu(cpu)),
+    },
+    words: |config| format!("SCHED_OTHER hogs: {}.", words(&config.hog_cpus)),
+    start: |config| Ok(Box::new(Hogs::start(&config.hog_cpus)?)),
+};
 
 /// Steps of work between two PAUSEs, a few instructions each: together well below the
 /// turns to which the lab limits every virtual CPU (2.5 µs with four of them).
 const STEPS: u32 = 200;
 
+/// How many hogs are where: `2 on CPU 2, 1 on CPU 3`.
+pub(super) fn words(cpus: &[u32]) -> String {
+    let mut cpus = cpus.to_vec();
+    cpus.sort_unstable();
+    let words = cpus
+        .chunk_by(|a, b| a == b)
+        .map(|same| format!("{} on CPU {}", same.len(), same[0]));
+    words.collect::<Vec<_>>().join(", ")
+}
+
 /// Running hogs. Dropping them stops them too; [`Hogs::stop`] also says what they did.
 #[derive(Debug)]
 pub struct Hogs {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<u64>>,
+    workers: Workers,
+    rounds: Arc<AtomicU64>,
 }
 
 impl Hogs {
@@ -34,29 +57,29 @@ impl Hogs {
     /// # Errors
     /// When a CPU is not online or a thread can't be made; none is left running then.
     pub fn start(cpus: &[u32]) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
         let mut hogs = Self {
-            stop: Arc::clone(&stop),
-            threads: Vec::new(),
+            workers: Workers::default(),
+            rounds: Arc::default(),
         };
-        let (pinned_tx, pinned_rx) = std::sync::mpsc::channel();
         for &cpu in cpus {
-            let (stop, pinned) = (Arc::clone(&stop), pinned_tx.clone());
             let place = Place {
                 cpu: Some(cpu),
                 ..Place::default()
             };
-            let thread = std::thread::Builder::new()
-                .name(format!("kbp-hog/{cpu}"))
-                .spawn(move || hog(&place, &stop, &pinned))
-                .map_err(|e| Error::sys("start a hog", e))?;
-            hogs.threads.push(thread);
-        }
-        drop(pinned_tx);
-        for pinned in pinned_rx.iter().take(cpus.len()) {
-            pinned?;
+            let rounds = Arc::clone(&hogs.rounds);
+            let work = move |(), stop: &Stop| {
+                hog(&rounds, stop);
+                Ok(())
+            };
+            let name = format!("kbp-hog/{cpu}");
+            hogs.workers.spawn(&name, place, || Ok(()), work)?;
         }
         Ok(hogs)
+    }
+
+    /// How often they went round until now, all together. Each reports every 1,024 rounds.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
     }
 
     /// Stops all hogs, waits for their end and returns how often they went round.
@@ -64,52 +87,52 @@ impl Hogs {
     /// # Errors
     /// When a hog panicked.
     pub fn stop(mut self) -> Result<u64> {
-        self.end().ok_or(Error::Panicked("hog"))
-    }
-
-    fn end(&mut self) -> Option<u64> {
-        // Pairs with the load in `hog`: nothing but the flag itself is passed.
-        self.stop.store(true, Ordering::Relaxed);
-        self.threads
-            .drain(..)
-            .map(|thread| thread.join().ok())
-            .sum()
+        self.workers.end()?;
+        Ok(self.rounds())
     }
 }
 
-impl Drop for Hogs {
-    fn drop(&mut self) {
-        self.end();
+impl Work for Hogs {
+    fn counts(&self) -> Result<Vec<Count>> {
+        Ok(vec![Count::proof("rounds", self.rounds())])
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        Hogs::stop(*self).map(drop)
     }
 }
 
-type Pinned = std::sync::mpsc::Sender<Result<()>>;
-
-fn hog(place: &Place, stop: &AtomicBool, pinned: &Pinned) -> u64 {
-    let placed = place.apply();
-    let failed = placed.is_err();
-    // The starter only goes away after it has heard from every hog.
-    let _ = pinned.send(placed);
-    let mut rounds = 0;
-    while !failed && !stop.load(Ordering::Relaxed) {
+fn hog(total: &AtomicU64, stop: &Stop) {
+    let mut rounds = 0u64;
+    while !stop.requested() {
         rounds += 1;
         for step in 0..STEPS {
             std::hint::black_box(step);
         }
         std::hint::spin_loop();
+        if rounds.is_multiple_of(1_024) {
+            total.fetch_add(1_024, Ordering::Relaxed);
+        }
     }
-    rounds
+    total.fetch_add(rounds % 1_024, Ordering::Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Hogs;
+    use super::*;
+    use crate::load::{LoadConfig, Running};
 
     #[test]
     fn spin_where_they_were_put_and_stop() {
-        let hogs = Hogs::start(&[0, 0]).expect("CPU 0 is online");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(hogs.stop().expect("no hog panics") > 0);
+        let mut config = LoadConfig::against(0, "/nonexistent".as_ref(), 1);
+        config.hog_cpus = vec![0, 0];
+        let hogs = Running::start(Load::Hogs, &config).expect("CPU 0 is online");
+        let before = hogs.progress().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let did = hogs.require_moved_since(&before).unwrap();
+        assert!(did.counts[0].total >= 1_024, "{did:?}");
+        hogs.stop().unwrap();
+        assert_eq!(words(&[3, 2, 2]), "2 on CPU 2, 1 on CPU 3");
     }
 
     #[test]

@@ -1,399 +1,301 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The mechanisms that are compared: set up, seen to be active, and undone.
+//! The mechanisms that are compared, as a list of data: each says whether it can run here and why
+//! not, sets itself up, is seen to be active, and is undone.
 //!
-//! None of them is believed: before a row the threads, their scheduling and the active
-//! mode are read back, and after it the counters have to have moved.
+//! None of them is believed: before a row the threads, their scheduling and the active mode are read
+//! back, and after it the counters have to have moved. `docs/reference/mechanisms.md` describes each.
+//!
+//! * [`active`]: one of them, set up; [`leftover`]: what a process that died has left.
+//! * `stock`, `threaded`, `sysctls`, `backlog`, `mainline_busy_poll`, `rt`, `kbp`: a family each.
+//! * `family`: what a family has to answer; `links`: what kind of receiving an interface has;
+//!   `steer`: RPS; `common`: what has to be so under every mechanism.
+//!
 //! Not here: how a host is changed and put back; that is kbp-core.
 
+pub mod active;
+mod backlog;
+mod common;
+mod family;
+mod kbp;
+pub mod leftover;
+mod links;
+mod mainline_busy_poll;
+mod rt;
+mod steer;
+mod stock;
+mod sysctls;
+mod threaded;
+
 use std::path::PathBuf;
-use std::time::Duration;
 
-use kbp_core::model::{NapiRef, PollerSpec, Schedule};
-use kbp_core::module;
-use kbp_core::plan::{AttachRequest, Session, Target};
-use kbp_core::sched::{self, Scheduling};
-use kbp_core::state::StateFile;
-use kbp_core::threaded::{self, ThreadedRequest};
-use kbp_core::uapi::{Mode as Served, Owns};
-use kbp_core::{Client, CpuList, Host};
+use kbp_core::napi_netlink::Threading;
+use kbp_core::uapi::Mode;
+use kbp_core::Host;
+use serde::Serialize;
 
-use crate::compare::rig::{Link, Rig};
+pub use active::Active;
+pub use family::Site;
+
+use crate::compare::rig::Rig;
 use crate::error::{Error, Result};
-use crate::result::Row;
-use crate::witness::Watch;
+use family::Family;
 
-/// How long a live-patch transition may take, either way.
-const TRANSITION_LIMIT: Duration = Duration::from_secs(60);
-
-/// A mechanism by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// The stock path, without our module.
-    Softirq,
-    /// Mainline's threaded NAPI, threads as the kernel makes them.
-    Threaded,
-    /// The same with the threads bound to the poller's CPU and `SCHED_FIFO`.
-    ThreadedFifo,
-    /// Our poller, `SCHED_FIFO`, owning its CPU; both interfaces attached, mode busy.
-    KbpBusy,
+/// What a mechanism needs that can't be set up while a machine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "what", rename_all = "kebab-case")]
+pub enum Needs {
+    /// Nothing.
+    Nothing,
+    /// This word on the kernel's command line.
+    BootParameter(&'static str),
+    /// A kernel with this.
+    Kernel(&'static str),
 }
 
-impl Mode {
-    /// Its name in results.
-    pub fn name(self) -> &'static str {
+impl std::fmt::Display for Needs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Softirq => "softirq",
-            Self::Threaded => "threaded",
-            Self::ThreadedFifo => "threaded-fifo",
-            Self::KbpBusy => "kbp-busy",
-        }
-    }
-
-    fn inactive(self, why: impl Into<String>) -> Error {
-        Error::ModeNotActive {
-            mode: self.name().into(),
-            why: why.into(),
+            Self::Nothing => f.write_str("nothing"),
+            Self::BootParameter(word) => write!(f, "the boot parameter {word}"),
+            Self::Kernel(what) => write!(f, "a kernel with {what}"),
         }
     }
 }
 
-/// What a mode needs to be set up.
-#[derive(Debug, Clone)]
-pub struct ModeConfig {
-    /// `SCHED_FIFO` priority of the poller and of `threaded-fifo`.
-    pub fifo_priority: u8,
-    /// File of our kernel module.
-    pub module: PathBuf,
+/// What a mechanism changes; everything else has to be as on the stock path while it is active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Who polls the NAPI instances.
+    threading: Threading,
+    /// Sockets poll by themselves.
+    busy_sockets: bool,
+    /// Interrupts are deferred.
+    deferral: bool,
+    /// Our kernel module serves.
+    poller: bool,
 }
 
-/// A mode that serves both interfaces. Undo it with [`Active::undo`].
-#[derive(Debug)]
-pub struct Active<'a> {
-    mode: Mode,
-    rig: &'a Rig,
-    config: &'a ModeConfig,
-    /// Threads that the mode brings.
-    threads: Vec<u32>,
-}
-
-impl<'a> Active<'a> {
-    /// Sets a mode up and reads back that it is active.
-    ///
-    /// # Errors
-    /// When a step fails or something else than the mode is active; what was changed is
-    /// undone then.
-    pub fn set_up(mode: Mode, rig: &'a Rig, config: &'a ModeConfig) -> Result<Self> {
-        let mut active = Self {
-            mode,
-            rig,
-            config,
-            threads: Vec::new(),
-        };
-        if let Err(error) = active.bring_up().and_then(|()| active.verify()) {
-            return Err(match active.undo() {
-                Ok(()) => error,
-                Err(left) => Error::Invalid(format!("{error}; undoing it failed too: {left}")),
-            });
-        }
-        Ok(active)
-    }
-
-    /// The mode.
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    /// What is to be read around a row of this mode.
-    pub fn watch(&self) -> Watch {
-        Watch {
-            cpu: self.rig.cpus.poller,
-            receive_irqs: self.rig.receive_irqs.clone(),
-            mode_threads: self.threads.clone(),
-            has_poller: self.mode == Mode::KbpBusy,
-        }
-    }
-
-    fn bring_up(&mut self) -> Result<()> {
-        match self.mode {
-            Mode::Softirq => Ok(()),
-            Mode::Threaded | Mode::ThreadedFifo => self.bring_up_threads(),
-            Mode::KbpBusy => self.bring_up_poller(),
-        }
-    }
-
-    fn bring_up_threads(&mut self) -> Result<()> {
-        let pinned = self.mode == Mode::ThreadedFifo;
-        let cpus = pinned.then(|| CpuList::one(self.rig.cpus.poller));
-        let scheduling = pinned.then(|| self.fifo());
-        for link in &self.rig.links {
-            let threads = link.run(|ifname| {
-                let host = Host::system();
-                let mut file = StateFile::open(&host).map_err(kbp_core::Error::from)?;
-                let request = ThreadedRequest {
-                    ifname: ifname.into(),
-                    cpus: cpus.clone(),
-                    scheduling,
-                };
-                Ok(threaded::enable(&host, &mut file, &request)?.threads)
-            })?;
-            self.threads.extend(threads.iter().map(|task| task.tid));
-        }
-        Ok(())
-    }
-
-    fn bring_up_poller(&mut self) -> Result<()> {
-        module::load(
-            &Host::system(),
-            Some(&self.config.module),
-            TRANSITION_LIMIT,
-            &mut |_| {},
-        )
-        .map_err(kbp_core::Error::from)?;
-        let cpu = self.rig.cpus.poller;
-        let priority = u32::from(self.config.fifo_priority);
-        let spec = PollerSpec {
-            owns: Some(Owns::All),
-            schedule: Some(Schedule::Fifo { priority }),
-            ..PollerSpec::new(cpu)
-        };
-        connect()?
-            .poller_new(&spec)
-            .map_err(kbp_core::Error::from)?;
-        for link in &self.rig.links {
-            link.run(|ifname| attach(ifname, cpu))?;
-        }
-        let poller = connect()?.poller_get(cpu).map_err(kbp_core::Error::from)?;
-        self.threads = vec![poller.pid];
-        Ok(())
-    }
-
-    fn fifo(&self) -> Scheduling {
-        Scheduling::fifo(i32::from(self.config.fifo_priority))
-    }
-
-    /// Reads back what serves the interfaces.
-    ///
-    /// # Errors
-    /// [`Error::ModeNotActive`] with what was seen instead.
-    pub fn verify(&self) -> Result<()> {
-        self.rig.verify()?;
-        let wants_threads = matches!(self.mode, Mode::Threaded | Mode::ThreadedFifo);
-        for link in &self.rig.links {
-            let threaded = link.run(|ifname| Ok(Host::system().interface(ifname)?.threaded))?;
-            if threaded.unwrap_or(false) != wants_threads {
-                return Err(self
-                    .mode
-                    .inactive(format!("threaded NAPI of {} is {threaded:?}", link.ifname)));
-            }
-        }
-        match self.mode {
-            Mode::Softirq | Mode::Threaded => self.verify_no_poller(),
-            Mode::ThreadedFifo => self.verify_no_poller().and_then(|()| self.verify_threads()),
-            Mode::KbpBusy => self.verify_poller(),
-        }
-    }
-
-    fn verify_no_poller(&self) -> Result<()> {
-        match Client::is_available() {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(self
-                .mode
-                .inactive("the kbp module is loaded; `kbp unload` removes it")),
-            Err(error) => Err(kbp_core::Error::from(error).into()),
-        }
-    }
-
-    /// A poller that has its CPU to itself leaves FIFO, or RT throttling would stop it.
-    fn may_run_as(&self, scheduling: Scheduling) -> bool {
-        scheduling == self.fifo()
-            || (self.mode == Mode::KbpBusy && scheduling == Scheduling::other())
-    }
-
-    /// Every thread of the mode is bound to the poller's CPU and has the FIFO priority.
-    fn verify_threads(&self) -> Result<()> {
-        let cpu = self.rig.cpus.poller;
-        for &tid in &self.threads {
-            let scheduling = sched::scheduling(tid).map_err(kbp_core::Error::from)?;
-            let cpus = sched::affinity(tid).map_err(kbp_core::Error::from)?;
-            if !self.may_run_as(scheduling) || cpus != CpuList::one(cpu) {
-                return Err(self
-                    .mode
-                    .inactive(format!("thread {tid} runs as {scheduling} on CPU {cpus}")));
-            }
-        }
-        Ok(())
-    }
-
-    fn verify_poller(&self) -> Result<()> {
-        let cpu = self.rig.cpus.poller;
-        let poller = connect()?.poller_get(cpu).map_err(kbp_core::Error::from)?;
-        if poller.owns != Owns::All {
-            return Err(self.mode.inactive("the poller does not own all of its CPU"));
-        }
-        // The thread itself is FIFO only while others want its CPU, so what it is right
-        // now proves nothing: the module is asked, and the CPU is looked at.
-        let cpus = sched::affinity(poller.pid).map_err(kbp_core::Error::from)?;
-        let fifo = Schedule::Fifo {
-            priority: u32::from(self.config.fifo_priority),
-        };
-        if poller.schedule != fifo || cpus != CpuList::one(cpu) {
-            return Err(self.mode.inactive(format!(
-                "the poller runs as {:?} on CPU {cpus}",
-                poller.schedule
-            )));
-        }
-        for link in &self.rig.links {
-            let served = link.run(active_modes)?;
-            if served.is_empty() || served.iter().any(|mode| *mode != Served::Busy) {
-                let names: Vec<String> = served.iter().map(ToString::to_string).collect();
-                return Err(self.mode.inactive(format!(
-                    "{} is served as [{}]",
-                    link.ifname,
-                    names.join(", ")
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks a finished row: the mechanism that was set up has to have done the work.
-    ///
-    /// # Errors
-    /// [`Error::ModeNotActive`] with the counter that did not move.
-    pub fn verify_row(&self, row: &Row) -> Result<()> {
-        // Two interfaces: every round trip is received twice.
-        let received = 2 * row.n;
-        let why = match self.mode {
-            Mode::Softirq if row.witness.net_rx_softirqs == 0 => "no NET_RX softirq ran",
-            Mode::Threaded | Mode::ThreadedFifo if row.witness.mode_threads_ns == 0 => {
-                "its threads used no CPU time"
-            }
-            Mode::KbpBusy if row.poller.is_none_or(|poller| poller.packets < received) => {
-                "the poller reports fewer packets than came"
-            }
-            _ => return Ok(()),
-        };
-        Err(self.mode.inactive(format!("{why} in row {}", row.name())))
-    }
-
-    /// Undoes the mode; the stock path serves both interfaces afterwards.
-    ///
-    /// # Errors
-    /// The first step that failed; the others are done.
-    pub fn undo(&self) -> Result<()> {
-        let mut first_error = None;
-        let mut keep = |result: Result<()>| {
-            if let Err(error) = result {
-                first_error.get_or_insert(error);
-            }
-        };
-        match self.mode {
-            Mode::Softirq => {}
-            Mode::Threaded | Mode::ThreadedFifo => {
-                self.rig
-                    .links
-                    .iter()
-                    .for_each(|link| keep(link.run(disable_threaded)));
-            }
-            Mode::KbpBusy => {
-                self.rig.links.iter().for_each(|link| keep(detach(link)));
-                keep(self.delete_poller());
-                keep(unload());
-            }
-        }
-        first_error.map_or(Ok(()), Err)
-    }
-
-    fn delete_poller(&self) -> Result<()> {
-        if !is_available()? {
-            return Ok(());
-        }
-        let mut client = connect()?;
-        let pollers = client.pollers().map_err(kbp_core::Error::from)?;
-        if pollers
-            .iter()
-            .all(|poller| poller.cpu != self.rig.cpus.poller)
-        {
-            return Ok(());
-        }
-        let host = Host::system();
-        Session::open(&host, &mut client)?.delete_poller(self.rig.cpus.poller)?;
-        Ok(())
-    }
-}
-
-fn connect() -> Result<Client> {
-    Ok(Client::connect().map_err(kbp_core::Error::from)?)
-}
-
-fn is_available() -> Result<bool> {
-    Ok(Client::is_available().map_err(kbp_core::Error::from)?)
-}
-
-fn unload() -> Result<()> {
-    let host = Host::system();
-    if module::status(&host).map_err(kbp_core::Error::from)?.loaded {
-        module::unload(&host, TRANSITION_LIMIT, &mut |_| {}).map_err(kbp_core::Error::from)?;
-    }
-    Ok(())
-}
-
-fn disable_threaded(ifname: &str) -> Result<()> {
-    let host = Host::system();
-    let mut file = StateFile::open(&host).map_err(kbp_core::Error::from)?;
-    Ok(threaded::disable(&host, &mut file, ifname)?)
-}
-
-fn attach(ifname: &str, cpu: u32) -> Result<()> {
-    let host = Host::system();
-    let mut client = connect()?;
-    let mut session = Session::open(&host, &mut client)?;
-    let target = Target::Interface {
-        name: ifname.into(),
-        queue: None,
+impl Changes {
+    const NONE: Self = Self {
+        threading: Threading::Off,
+        busy_sockets: false,
+        deferral: false,
+        poller: false,
     };
-    let plan = session.plan_attach(&AttachRequest {
-        target,
-        cpu,
-        mode: Served::Busy,
-        move_irq: true,
-    })?;
-    session.attach(&plan)?;
-    Ok(())
 }
 
-fn detach(link: &Link) -> Result<()> {
-    if !is_available()? {
-        return Ok(());
+/// A mechanism: data, and the family that knows how it is set up.
+#[derive(Debug)]
+pub struct Mechanism {
+    /// Its name in results and on the command line.
+    pub name: &'static str,
+    /// What it is, in one sentence.
+    pub about: &'static str,
+    /// What it needs that can't be set up here.
+    pub needs: Needs,
+    /// Which clock to believe, for those that a virtual clock shows worse than they are.
+    pub clock_note: Option<&'static str>,
+    changes: Changes,
+    /// Whether setting it up changes the machine at all.
+    changes_machine: bool,
+    family: &'static dyn Family,
+}
+
+impl PartialEq for Mechanism {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
-    link.run(|ifname| {
-        let host = Host::system();
-        let mut client = connect()?;
-        let mut session = Session::open(&host, &mut client)?;
-        let target = Target::Interface {
-            name: ifname.into(),
-            queue: None,
-        };
-        match session.plan_detach(&target) {
-            Ok(napis) => session.detach(&napis).map(drop)?,
-            Err(kbp_core::Error::NotAttached { .. }) => {}
-            Err(error) => return Err(error.into()),
+}
+
+impl Eq for Mechanism {}
+
+/// Said of a spinner without PAUSE.
+const NO_PAUSE: &str =
+    "It spins without PAUSE, so on a virtual clock that counts instructions it takes its share of the clock \
+     from everybody and looks worse than it is: believe the real clock.";
+
+/// A mechanism that needs nothing and changes nothing; the others say how they differ.
+const PLAIN: Mechanism = Mechanism {
+    name: "softirq",
+    about: "the stock path: NET_RX softirqs and ksoftirqd",
+    needs: Needs::Nothing,
+    clock_note: None,
+    changes: Changes::NONE,
+    changes_machine: false,
+    family: &stock::Stock,
+};
+
+/// Every mechanism, the stock path first.
+pub static MECHANISMS: &[Mechanism] = &[
+    PLAIN,
+    Mechanism {
+        name: "threaded",
+        about: "mainline's threaded NAPI, threads as the kernel makes them",
+        changes: Changes {
+            threading: Threading::Thread,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &threaded::Threaded { fifo: false },
+        ..PLAIN
+    },
+    Mechanism {
+        name: "threaded-fifo",
+        about: "threaded NAPI with the threads bound to the poller's CPU, SCHED_FIFO",
+        changes: Changes {
+            threading: Threading::Thread,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &threaded::Threaded { fifo: true },
+        ..PLAIN
+    },
+    Mechanism {
+        name: "mainline-busy-poll",
+        about: "mainline's threaded busy-poll, threads bound to the poller's CPU, SCHED_OTHER",
+        needs: Needs::Kernel("threaded NAPI busy-poll"),
+        clock_note: Some(NO_PAUSE),
+        changes: Changes {
+            threading: Threading::BusyPoll,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &mainline_busy_poll::MainlineBusyPoll,
+    },
+    Mechanism {
+        name: "busy-read",
+        about:
+            "sockets poll their NAPI instance from recv and poll (net.core.busy_read, busy_poll)",
+        changes: Changes {
+            busy_sockets: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &sysctls::BusyRead,
+        ..PLAIN
+    },
+    Mechanism {
+        name: "defer-irqs",
+        about:
+            "softirq with interrupts deferred to a timer (napi_defer_hard_irqs, gro_flush_timeout)",
+        changes: Changes {
+            deferral: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &sysctls::DeferIrqs,
+        ..PLAIN
+    },
+    Mechanism {
+        name: "backlog-threads",
+        about: "mainline's backlog threads with SCHED_FIFO, for paths without interrupts",
+        needs: Needs::BootParameter(backlog::BOOT_PARAMETER),
+        changes_machine: true,
+        family: &backlog::BacklogThreads,
+        ..PLAIN
+    },
+    Mechanism {
+        name: "preempt-rt",
+        about: "the stock path of a PREEMPT_RT kernel: interrupts and softirqs are threads",
+        needs: Needs::Kernel("PREEMPT_RT"),
+        family: &rt::PreemptRt,
+        ..PLAIN
+    },
+    Mechanism {
+        name: "kbp-busy",
+        about: "our poller owns its CPU, SCHED_FIFO; NAPI instances attached, mode busy",
+        changes: Changes {
+            poller: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &kbp::Kbp { mode: Mode::Busy },
+        ..PLAIN
+    },
+];
+
+/// What becomes of our kernel module after a row. Loading and unloading it takes seconds: every task has to be
+/// seen outside of the functions that it replaces.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KeepModule {
+    /// It is unloaded when its mechanism is undone.
+    #[default]
+    No,
+    /// It stays loaded until the next mechanism that is not ours is set up.
+    WhileOurs,
+    /// It stays loaded, without a poller, under every mechanism that follows. The stock path is then the module's
+    /// copy of it, which a result has to say.
+    Always,
+}
+
+/// What mechanisms need to be set up.
+#[derive(Debug, Clone)]
+pub struct MechanismConfig {
+    /// `SCHED_FIFO` priority of the poller, of `threaded-fifo` and of `backlog-threads`.
+    pub fifo_priority: u8,
+    /// File of our kernel module; `None` takes the one that is installed for this kernel.
+    pub module: Option<PathBuf>,
+    /// What becomes of it.
+    pub keep_module: KeepModule,
+    /// How long a socket polls in one call, microseconds (`busy-read`).
+    pub busy_read_us: u32,
+    /// How many times in a row the timer may find nothing before the interrupt is armed again (`defer-irqs`).
+    pub defer_hard_irqs: u32,
+    /// Period of that timer, nanoseconds (`defer-irqs`).
+    pub gro_flush_timeout_ns: u64,
+}
+
+impl Default for MechanismConfig {
+    /// Sockets poll for as long as the kernel's documentation suggests (50 µs, admin-guide/sysctl/net). The timer
+    /// looks every 20 µs and gives up after 2 ms, so a ping-pong of a millisecond is served without interrupts.
+    fn default() -> Self {
+        Self {
+            fifo_priority: 50,
+            module: None,
+            keep_module: KeepModule::No,
+            busy_read_us: 50,
+            defer_hard_irqs: 100,
+            gro_flush_timeout_ns: 20_000,
         }
-        Ok(())
+    }
+}
+
+/// The mechanism of this name.
+///
+/// # Errors
+/// When there is none; the sentence lists those that there are.
+pub fn find(name: &str) -> Result<&'static Mechanism> {
+    let found = MECHANISMS.iter().find(|mechanism| mechanism.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = MECHANISMS.iter().map(|m| m.name).collect();
+        Error::Invalid(format!(
+            "there is no mechanism '{name}'; there are {}",
+            names.join(", ")
+        ))
     })
 }
 
-fn active_modes(ifname: &str) -> Result<Vec<Served>> {
-    let mut client = connect()?;
-    let queues = Host::system().interface(ifname)?.rx_queues;
-    let active = (0..queues).map(|queue| {
-        let napi = NapiRef::Queue {
-            ifname: ifname.into(),
-            queue,
-        };
-        client.napi_get(&napi).map(|napi| napi.mode_active)
-    });
-    Ok(active
-        .collect::<std::result::Result<_, _>>()
-        .map_err(kbp_core::Error::from)?)
+impl Mechanism {
+    /// Whether it can serve the interfaces of this bench on this machine.
+    ///
+    /// # Errors
+    /// The reason why not, with the way out where there is one.
+    pub fn can_run(&self, rig: &Rig) -> std::result::Result<(), String> {
+        self.can_run_at(&Site {
+            host: &Host::system(),
+            links: &rig.links,
+        })
+    }
+
+    /// The same for a machine and interfaces that need not be a bench yet. Without interfaces only the machine is
+    /// asked.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn can_run_at(&self, site: &Site<'_>) -> std::result::Result<(), String> {
+        self.family.can_run(site)
+    }
 }
+
+#[cfg(test)]
+mod tests;

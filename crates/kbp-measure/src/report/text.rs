@@ -49,7 +49,43 @@ pub fn ratio(value: f64, reference: f64) -> String {
             format!("1/{times:.0}")
         };
     }
-    format!("{ratio:.2} ×")
+    if ratio < 9.995 {
+        format!("{ratio:.2} ×")
+    } else {
+        format!("{} ×", group(&format!("{ratio:.0}")))
+    }
+}
+
+/// A rate of bits: `80.0 Mbit/s`.
+pub fn bits(bits_per_s: f64) -> String {
+    let (value, unit) = match bits_per_s {
+        v if v < 1e3 => (v, "bit/s"),
+        v if v < 1e6 => (v / 1e3, "kbit/s"),
+        v if v < 1e9 => (v / 1e6, "Mbit/s"),
+        v => (v / 1e9, "Gbit/s"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// A share of one: `0.3 %`, `12 %`, and `0 %` only for none at all.
+pub fn share(part: f64) -> String {
+    match part * 100.0 {
+        p if p <= 0.0 => "0 %".into(),
+        p if p < 0.001 => "< 0.001 %".into(),
+        p if p < 0.0995 => format!("{p:.3} %"),
+        p if p < 9.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
+}
+
+/// "one", "two": small counts in a sentence.
+pub fn number_word(value: usize) -> String {
+    let words = [
+        "none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+    ];
+    words
+        .get(value)
+        .map_or_else(|| value.to_string(), |word| (*word).into())
 }
 
 /// A count with thin spaces between groups of three.
@@ -95,7 +131,20 @@ mod tests {
         assert_eq!(ratio(42.0, 43.0), "0.98 ×");
         assert_eq!(ratio(1.0, 64.0), "1/64");
         assert_eq!(ratio(10.0, 27.0), "1/2.7");
+        assert_eq!(ratio(149.96, 1.0), "150 ×");
         assert_eq!(ratio(1.0, 0.0), "–");
+        assert_eq!(bits(80e6), "80.0 Mbit/s");
+        assert_eq!(
+            [
+                share(0.0),
+                share(2e-6),
+                share(0.0004),
+                share(0.056),
+                share(0.999)
+            ]
+            .join(", "),
+            "0 %, < 0.001 %, 0.040 %, 5.6 %, 100 %"
+        );
         assert_eq!(escape("<a b=\"c\">&"), "&lt;a b=&quot;c&quot;&gt;&amp;");
     }
 }

@@ -4,10 +4,12 @@
 //! `docs/reference/result.md` describes every key; a test keeps the two together.
 //! Not here: judging ([`crate::check`]) and showing ([`crate::report`]).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::compare::plan::Plan;
 use crate::error::{Error, Result};
 
 mod row;
@@ -47,8 +49,34 @@ pub struct ResultFile {
     /// How it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Config>,
+    /// Whether the run was cut off, or still goes on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub partial: bool,
+    /// What was to be measured and was not, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRun>,
     /// The measurements in the order in which they were made.
     pub rows: Vec<Row>,
+}
+
+/// Cells that have no rows: a mechanism under a load on a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRun {
+    /// The topology.
+    pub path: String,
+    /// The load.
+    pub load: String,
+    /// The mechanism.
+    pub mode: String,
+    /// The reason, a sentence.
+    pub why: String,
+    /// Whether it can run here and failed. A run that is continued tries it again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub failed: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// How it was measured. Times in nanoseconds.
@@ -78,6 +106,30 @@ pub struct Config {
     pub storm: String,
     /// The command that made this file.
     pub command: String,
+    /// What was compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+    /// What the loads of the plan are made of, in words.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub loads: BTreeMap<String, String>,
+    /// CPU to which interfaces without interrupts steer their packets (RPS), for every mechanism alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rps_cpu: Option<u32>,
+    /// Size of the rule set of paths that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<u32>,
+    /// Frames at a constant rate, where they were sent instead of pings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_loop: Option<OpenLoopSetting>,
+}
+
+/// Frames at a constant rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenLoopSetting {
+    /// Bits of the frames a second.
+    pub rate_bps: u64,
+    /// Length of a frame with header and FCS.
+    pub frame_bytes: u32,
 }
 
 /// Length of the measured part of a row by load, nanoseconds.
@@ -85,7 +137,7 @@ pub struct Config {
 pub struct RowNs {
     /// Of an idle row.
     pub idle: u64,
-    /// Of a storm row.
+    /// Of a row under the storm or another load.
     pub storm: u64,
 }
 
@@ -152,7 +204,11 @@ impl ResultFile {
             serde_json::to_string_pretty(self).map_err(|e| Error::file("write", path, e.into()))?;
         text.push('\n');
         let part = path.with_extension("json.part");
-        std::fs::write(&part, text).map_err(|e| Error::file("write", &part, e))?;
+        std::fs::write(&part, text).map_err(|e| {
+            // On a full disk half a file would only stand in the way.
+            let _ = std::fs::remove_file(&part);
+            Error::file("write", &part, e)
+        })?;
         std::fs::rename(&part, path).map_err(|e| Error::file("write", path, e))
     }
 
@@ -235,6 +291,8 @@ pub(crate) mod tests {
             git: "abc1234".into(),
             machine: serde_json::json!({ "cpus": 4, "turns": { "turn_ns_max": 9_000 } }),
             config: Some(sample_config()),
+            partial: false,
+            not_run: vec![],
             rows,
         }
     }
@@ -260,7 +318,25 @@ pub(crate) mod tests {
             app_fifo_priority: 40,
             poller_fifo_priority: 50,
             storm: "bursts".into(),
-            command: "kbp measure demo".into(),
+            command: "kbp compare --preset demo".into(),
+            plan: Some(Plan {
+                paths: vec!["nic".into()],
+                loads: vec![vec!["idle".into()], vec!["storm".into()]],
+                mechanisms: ["softirq", "threaded", "threaded-fifo", "kbp-busy"]
+                    .map(String::from)
+                    .to_vec(),
+                rounds: 1,
+                third_party: vec!["softirq".into(), "kbp-busy".into()],
+            }),
+            loads: [("idle", "Nothing."), ("storm", "Bursts.")]
+                .map(|(name, words)| (name.into(), words.into()))
+                .into(),
+            rps_cpu: Some(2),
+            rules: Some(100),
+            open_loop: Some(OpenLoopSetting {
+                rate_bps: 80_000_000,
+                frame_bytes: 64,
+            }),
         }
     }
 
@@ -319,6 +395,12 @@ pub(crate) mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let mut file = sample();
         file.machine = serde_json::json!({});
+        file.partial = true;
+        file.not_run = vec![NotRun {
+            failed: true,
+            ..NotRun::default()
+        }];
+        file.rows[0].note = Some("read this".into());
         let mut found = std::collections::BTreeSet::new();
         keys(&serde_json::to_value(file).unwrap(), &mut found);
         let missing: Vec<_> = found
@@ -329,6 +411,27 @@ pub(crate) mod tests {
             missing.is_empty(),
             "{} does not describe {missing:?}",
             path.display()
+        );
+    }
+
+    /// The report's sample has every optional key and every kind of traffic.
+    #[test]
+    fn the_reference_names_every_optional_key() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/result.md");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut file = crate::report::tests::full();
+        file.machine = serde_json::json!({});
+        let mut found = std::collections::BTreeSet::new();
+        keys(&serde_json::to_value(file).unwrap(), &mut found);
+        // Vectors, lines, CPUs and places are the machine's names.
+        let names = ["NET_RX", "eth0-rx-0", "2", "socket"];
+        let missing: Vec<_> = found
+            .iter()
+            .filter(|key| !names.contains(&key.as_str()) && !text.contains(&format!("`{key}`")))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "result.md does not describe {missing:?}"
         );
     }
 }

@@ -52,6 +52,9 @@ pub struct Row {
     pub span_ns: u64,
     /// The round trips.
     pub rtt_ns: RttNs,
+    /// What is to be known before this row is believed, a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// What others than the mechanism itself counted.
     pub witness: Witness,
     /// The poller's own counters; `null` where no poller of ours served.
@@ -241,6 +244,7 @@ impl Row {
             witness: Witness::default(),
             poller: None,
             histogram_ns: report.rtts.cells(),
+            timeline_ns: report.timeline.points(),
             ..Self::default()
         }
     }

@@ -1,17 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel itself counts while a row is measured: softirqs, interrupts, CPU time
-//! of threads. The poller's own counters are read at the same moments, and kept apart.
+//! What the kernel itself counts while a row is measured: softirqs, interrupts, CPU time, drops, energy. The poller's
+//! own counters are read at the same moments, and kept apart.
 //!
+//! A reading is one pass over a fixed set of files, the same before and after the row; what has to be looked for
+//! (threads, files of other namespaces) is looked for before the first one.
 //! Not here: any judgement of the numbers.
 
+mod drops;
+mod energy;
+mod usage;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use kbp_core::procfs::{Interrupts, Softirqs, Stat};
 use kbp_core::{Client, Host};
 
+use self::drops::DropCounters;
+use self::energy::{Level, Meter};
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
-use crate::result::{PollerDelta, Witness};
+use crate::result::{CpuUse, Energy, PollerDelta, Row, Witness};
+
+pub use self::drops::Port;
+pub use self::energy::NO_COUNTER;
+pub use self::usage::Counted;
 
 /// What is to be read around a row.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Watch {
     /// CPU whose softirqs count.
     pub cpu: u32,
@@ -21,18 +37,47 @@ pub struct Watch {
     pub mode_threads: Vec<u32>,
     /// Whether that CPU has a poller of ours.
     pub has_poller: bool,
+    /// Who the server is, for its CPU time; it has to live until the last reading.
+    pub server: Vec<Counted>,
+    /// Who the client is, in the same way.
+    pub client: Vec<Counted>,
+    /// Interfaces whose drops count; those of their namespaces' protocols do too, and those of the caller's.
+    pub ports: Vec<Port>,
+    /// What the first reading found. It keeps namespaces of `ports` alive.
+    pub found: Found,
+}
+
+/// What was looked for before the first reading of a [`Watch`]; empty until then.
+#[derive(Debug, Clone, Default)]
+pub struct Found(OnceLock<Arc<Places>>);
+
+#[derive(Debug)]
+struct Places {
+    ksoftirqds: BTreeMap<u32, u32>,
+    drops: DropCounters,
+    meter: Meter,
 }
 
 /// One reading. Two of them make a difference.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Reading {
     at_ns: u64,
     witness: Witness,
     poller: Option<PollerDelta>,
+    stat: Stat,
+    ksoftirqd_ns: u64,
+    server_ns: u64,
+    client_ns: u64,
+    softirqs: Softirqs,
+    interrupts: Interrupts,
+    drops: BTreeMap<String, u64>,
+    level: Level,
+    places: Arc<Places>,
+    has_poller: bool,
 }
 
 /// What happened between two readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Between {
     /// Time between them, nanoseconds.
     pub span_ns: u64,
@@ -40,48 +85,82 @@ pub struct Between {
     pub witness: Witness,
     /// The poller's counters.
     pub poller: Option<PollerDelta>,
+    /// CPU time.
+    pub cpu: CpuUse,
+    /// Softirqs by vector and CPU, without zeros.
+    pub softirqs: BTreeMap<String, BTreeMap<u32, u64>>,
+    /// Interrupts by line and CPU, without zeros.
+    pub interrupts: BTreeMap<String, BTreeMap<u32, u64>>,
+    /// Packets dropped by place, without zeros.
+    pub drops: BTreeMap<String, u64>,
+    /// Energy.
+    pub energy: Energy,
 }
 
 impl Watch {
-    /// Reads everything now.
+    /// Reads everything now. The first reading also looks for what is to be read.
     ///
     /// # Errors
-    /// When a counter is not where it should be, or the poller is gone.
+    /// When a counter is not where it should be, the poller is gone, or a thread that is watched has ended.
     pub fn read(&self, host: &Host) -> Result<Reading> {
+        let places = self.places(host)?;
+        let level = places.meter.read(host)?;
+        let drops = places.drops.read(host)?;
+        let threads_ns = |tids: &mut dyn Iterator<Item = u32>| -> Result<u64> {
+            tids.map(|tid| Counted::Thread(tid).cpu_ns(host)).sum()
+        };
+        let mode_threads_ns = threads_ns(&mut self.mode_threads.iter().copied())?;
+        let ksoftirqd_ns = threads_ns(&mut places.ksoftirqds.values().copied())?;
+        let this_ksoftirqd = places.ksoftirqds.get(&self.cpu).copied();
         let softirqs = host.softirqs().map_err(kbp_core::Error::from)?;
-        let missing = |what: &str| Error::Invalid(format!("{what} does not exist on this machine"));
-        let net_rx_softirqs = softirqs
-            .count("NET_RX", self.cpu)
-            .ok_or_else(|| missing(&format!("NET_RX of CPU {} in /proc/softirqs", self.cpu)))?;
         let interrupts = host.interrupts().map_err(kbp_core::Error::from)?;
-        let mut hard_irqs = 0;
-        for &irq in &self.receive_irqs {
-            hard_irqs += interrupts
-                .total(irq)
-                .ok_or_else(|| missing(&format!("interrupt {irq}")))?;
-        }
-        let mut mode_threads_ns = 0;
-        for &tid in &self.mode_threads {
-            mode_threads_ns += cpu_time_ns(host, tid)?;
-        }
-        let ksoftirqd_ns = self.ksoftirqd_ns(host)?;
         let witness = Witness {
-            net_rx_softirqs,
-            hard_irqs,
-            ksoftirqd_ns,
+            net_rx_softirqs: self.net_rx(&softirqs)?,
+            hard_irqs: self.hard_irqs(&interrupts)?,
+            ksoftirqd_ns: threads_ns(&mut this_ksoftirqd.into_iter())?,
             mode_threads_ns,
         };
         Ok(Reading {
             at_ns: monotonic_ns()?,
             witness,
             poller: self.read_poller()?,
+            stat: host.stat().map_err(kbp_core::Error::from)?,
+            ksoftirqd_ns,
+            server_ns: usage::sum_ns(host, &self.server)?,
+            client_ns: usage::sum_ns(host, &self.client)?,
+            softirqs,
+            interrupts,
+            drops,
+            level,
+            places,
+            has_poller: self.has_poller,
         })
     }
 
-    fn ksoftirqd_ns(&self, host: &Host) -> Result<u64> {
-        let name = format!("ksoftirqd/{}", self.cpu);
-        let tasks = host.processes_named(&name).map_err(kbp_core::Error::from)?;
-        tasks.iter().map(|task| cpu_time_ns(host, task.tid)).sum()
+    fn places(&self, host: &Host) -> Result<Arc<Places>> {
+        if let Some(places) = self.found.0.get() {
+            return Ok(Arc::clone(places));
+        }
+        let places = Arc::new(Places {
+            ksoftirqds: usage::ksoftirqds(host)?,
+            drops: DropCounters::open(host, &self.ports)?,
+            meter: Meter::find(host)?,
+        });
+        Ok(Arc::clone(self.found.0.get_or_init(|| places)))
+    }
+
+    fn net_rx(&self, softirqs: &Softirqs) -> Result<u64> {
+        let what = || missing(&format!("NET_RX of CPU {} in /proc/softirqs", self.cpu));
+        softirqs.count("NET_RX", self.cpu).ok_or_else(what)
+    }
+
+    fn hard_irqs(&self, interrupts: &Interrupts) -> Result<u64> {
+        let total = |&irq: &u32| {
+            interrupts
+                .total(irq)
+                .ok_or_else(|| missing(&format!("interrupt {irq}")))
+        };
+        self.receive_irqs.iter().map(total).sum()
     }
 
     fn read_poller(&self) -> Result<Option<PollerDelta>> {
@@ -104,122 +183,116 @@ impl Watch {
     }
 }
 
-/// Time that a thread was on a CPU, nanoseconds: the first number of its schedstat.
-fn cpu_time_ns(host: &Host, tid: u32) -> Result<u64> {
-    let file = format!("proc/{tid}/schedstat");
-    let text = host.read(&file).map_err(kbp_core::Error::from)?;
-    let first = text
-        .split_whitespace()
-        .next()
-        .and_then(|word| word.parse().ok());
-    first.ok_or_else(|| {
-        kbp_core::Error::from(host.malformed(&file, "it does not begin with a time")).into()
-    })
+fn missing(what: &str) -> Error {
+    Error::Invalid(format!("{what} does not exist on this machine"))
 }
 
 impl Reading {
     /// What happened since `earlier`. A counter that went back counts as not moved.
     pub fn since(&self, earlier: &Self) -> Between {
-        let (now, then) = (&self.witness, &earlier.witness);
-        let poller = self
-            .poller
-            .zip(earlier.poller)
-            .map(|(now, then)| PollerDelta {
-                busy_ns: now.busy_ns.saturating_sub(then.busy_ns),
-                polls: now.polls.saturating_sub(then.polls),
-                packets: now.packets.saturating_sub(then.packets),
-                handbacks: now.handbacks.saturating_sub(then.handbacks),
-            });
+        let span_ns = self.at_ns.saturating_sub(earlier.at_ns);
+        let poller = self.poller.zip(earlier.poller);
         Between {
-            span_ns: self.at_ns.saturating_sub(earlier.at_ns),
-            witness: Witness {
-                net_rx_softirqs: now.net_rx_softirqs.saturating_sub(then.net_rx_softirqs),
-                hard_irqs: now.hard_irqs.saturating_sub(then.hard_irqs),
-                ksoftirqd_ns: now.ksoftirqd_ns.saturating_sub(then.ksoftirqd_ns),
-                mode_threads_ns: now.mode_threads_ns.saturating_sub(then.mode_threads_ns),
-            },
-            poller,
+            span_ns,
+            witness: witness_since(&earlier.witness, &self.witness),
+            poller: poller.map(|(now, then)| poller_since(&then, &now)),
+            cpu: self.cpu_since(earlier),
+            softirqs: moved(self.softirqs.counts().map(|(kind, cpu, count)| {
+                let then = earlier.softirqs.count(kind, cpu);
+                (kind.to_owned(), cpu, count, then)
+            })),
+            interrupts: moved(paired(&earlier.interrupts, &self.interrupts)),
+            drops: drops_since(&earlier.drops, &self.drops),
+            energy: self.places.meter.used(&earlier.level, &self.level, span_ns),
         }
     }
+
+    fn cpu_since(&self, earlier: &Self) -> CpuUse {
+        let ns = |pick: fn(&Self) -> u64| pick(self).saturating_sub(pick(earlier));
+        // Where there is a poller, it is the one thread that the mode brings.
+        let poller_ns = match self.has_poller {
+            true => ns(|reading| reading.witness.mode_threads_ns),
+            false => 0,
+        };
+        CpuUse {
+            poller_ns,
+            ksoftirqd_ns: ns(|reading| reading.ksoftirqd_ns),
+            server_ns: ns(|reading| reading.server_ns),
+            client_ns: ns(|reading| reading.client_ns),
+            ..usage::between(&earlier.stat, &self.stat)
+        }
+    }
+}
+
+impl Between {
+    /// Puts everything that was counted into a row.
+    pub fn fill(self, row: Row) -> Row {
+        Row {
+            span_ns: self.span_ns,
+            witness: self.witness,
+            poller: self.poller,
+            cpu: Some(self.cpu),
+            softirqs: self.softirqs,
+            interrupts: self.interrupts,
+            drops: self.drops,
+            energy: Some(self.energy),
+            ..row
+        }
+    }
+}
+
+fn witness_since(then: &Witness, now: &Witness) -> Witness {
+    Witness {
+        net_rx_softirqs: now.net_rx_softirqs.saturating_sub(then.net_rx_softirqs),
+        hard_irqs: now.hard_irqs.saturating_sub(then.hard_irqs),
+        ksoftirqd_ns: now.ksoftirqd_ns.saturating_sub(then.ksoftirqd_ns),
+        mode_threads_ns: now.mode_threads_ns.saturating_sub(then.mode_threads_ns),
+    }
+}
+
+fn poller_since(then: &PollerDelta, now: &PollerDelta) -> PollerDelta {
+    PollerDelta {
+        busy_ns: now.busy_ns.saturating_sub(then.busy_ns),
+        polls: now.polls.saturating_sub(then.polls),
+        packets: now.packets.saturating_sub(then.packets),
+        handbacks: now.handbacks.saturating_sub(then.handbacks),
+    }
+}
+
+/// Name, CPU, count now, count before.
+type Pair = (String, u32, u64, Option<u64>);
+
+/// The differences that are not zero. What was not there before began at zero.
+fn moved(pairs: impl Iterator<Item = Pair>) -> BTreeMap<String, BTreeMap<u32, u64>> {
+    let mut map: BTreeMap<String, BTreeMap<u32, u64>> = BTreeMap::new();
+    for (name, cpu, now, then) in pairs {
+        let count = now.saturating_sub(then.unwrap_or(0));
+        if count > 0 {
+            map.entry(name).or_default().insert(cpu, count);
+        }
+    }
+    map
+}
+
+/// Interrupts keep their label; the handler may be another one by now, so that the name is today's.
+fn paired<'a>(then: &'a Interrupts, now: &'a Interrupts) -> impl Iterator<Item = Pair> + 'a {
+    let before: BTreeMap<(&str, u32), u64> = then
+        .counts()
+        .map(|(line, cpu, count)| ((line.label.as_str(), cpu), count))
+        .collect();
+    now.counts().map(move |(line, cpu, count)| {
+        let then = before.get(&(line.label.as_str(), cpu)).copied();
+        (line.name(), cpu, count, then)
+    })
+}
+
+fn drops_since(then: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let since = now.iter().map(|(place, &drops)| {
+        let before = then.get(place).copied().unwrap_or(0);
+        (place.clone(), drops.saturating_sub(before))
+    });
+    since.filter(|(_, drops)| *drops > 0).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SOFTIRQS: &str = "      CPU0  CPU2\n NET_RX:  7  NRX\n  TIMER:  1  1\n";
-    const INTERRUPTS: &str =
-        "      CPU0  CPU2\n 26:  1  IRQS  PCI-MSI 65536-edge      eth0-rx-0\n \
-                              29:  0  4  PCI-MSI 81920-edge      eth1-rx-0\n";
-
-    /// A captured tree with ksoftirqd/2 as task 30 and one thread of the mode as task 40.
-    fn tree(dir: &std::path::Path, net_rx: u64, irqs: u64, thread_ns: u64) -> Host {
-        let write = |file: &str, text: &str| {
-            let path = dir.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write(
-            "proc/softirqs",
-            &SOFTIRQS.replace("NRX", &net_rx.to_string()),
-        );
-        write(
-            "proc/interrupts",
-            &INTERRUPTS.replace("IRQS", &irqs.to_string()),
-        );
-        write("proc/30/task/30/comm", "ksoftirqd/2\n");
-        write("proc/30/schedstat", "500 1 2\n");
-        write("proc/40/task/40/comm", "napi/eth0-8193\n");
-        write("proc/40/schedstat", &format!("{thread_ns} 1 2\n"));
-        Host::at(dir)
-    }
-
-    #[test]
-    fn differences_cover_the_right_cpu_vectors_and_threads() {
-        let dir = tempfile::tempdir().unwrap();
-        let watch = Watch {
-            cpu: 2,
-            receive_irqs: vec![26, 29],
-            mode_threads: vec![40],
-            has_poller: false,
-        };
-        let before = watch.read(&tree(dir.path(), 100, 10, 1_000)).unwrap();
-        let after = watch.read(&tree(dir.path(), 160, 25, 4_000)).unwrap();
-        let between = after.since(&before);
-        let want = Witness {
-            net_rx_softirqs: 60,
-            hard_irqs: 15,
-            ksoftirqd_ns: 0,
-            mode_threads_ns: 3_000,
-        };
-        assert_eq!((between.witness, between.poller), (want, None));
-    }
-
-    #[test]
-    fn what_does_not_exist_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = tree(dir.path(), 1, 1, 1);
-        let base = Watch {
-            cpu: 2,
-            receive_irqs: vec![26],
-            mode_threads: vec![],
-            has_poller: false,
-        };
-        let no_cpu = Watch {
-            cpu: 9,
-            ..base.clone()
-        }
-        .read(&host)
-        .unwrap_err()
-        .to_string();
-        assert!(no_cpu.contains("NET_RX of CPU 9"), "{no_cpu}");
-        let no_irq = Watch {
-            receive_irqs: vec![77],
-            ..base
-        }
-        .read(&host)
-        .unwrap_err()
-        .to_string();
-        assert!(no_irq.contains("interrupt 77"), "{no_irq}");
-    }
-}
+mod tests;

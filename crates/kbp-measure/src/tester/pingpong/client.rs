@@ -6,7 +6,7 @@
 //! same times. (It also means that a slow mechanism is asked less often, which flatters
 //! it: read `skipped` beside the percentiles.)
 //!
-//! Not here: the open-loop load of a frame tester.
+//! Not here: the open loop ([`crate::tester::openloop`]).
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,6 +19,7 @@ use crate::clock::{monotonic_ns, sleep_until_ns, spin_until_ns};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::rng::SplitMix64;
+use crate::tester::timeline::Timeline;
 
 /// When the measured part ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,8 @@ pub struct ClientReport {
     pub span_ns: u64,
     /// Every measured round trip in order, nanoseconds, when it was asked for.
     pub series_ns: Option<Vec<u64>>,
+    /// The longest round trips over time.
+    pub timeline: Timeline,
 }
 
 /// Runs a ping-pong on the calling thread, which stays where it was placed.
@@ -134,6 +137,7 @@ pub fn run_client(
     on_warm()?;
     let start_ns = monotonic_ns()?;
     client.next_ns = start_ns;
+    client.start_ns = start_ns;
     while !client.is_over(start_ns) {
         client.slot()?;
     }
@@ -147,6 +151,7 @@ pub fn run_client(
         foreign: client.foreign,
         span_ns,
         series_ns: client.series_ns,
+        timeline: client.timeline,
     })
 }
 
@@ -167,6 +172,8 @@ struct Client<'a> {
     ledger: Ledger,
     rtts: RoundTrips,
     series_ns: Option<Vec<u64>>,
+    timeline: Timeline,
+    start_ns: u64,
     next_ns: u64,
     skipped: u64,
     foreign: u64,
@@ -195,6 +202,8 @@ impl<'a> Client<'a> {
             ledger: Ledger::new(config.warmup_pings),
             rtts: RoundTrips::new(),
             series_ns: config.keep_series.then(Vec::new),
+            timeline: Timeline::new(),
+            start_ns: 0,
             next_ns: monotonic_ns()?,
             skipped: 0,
             foreign: 0,
@@ -259,7 +268,7 @@ impl<'a> Client<'a> {
             }
             if self.book(answer) == Some(Reply::Awaited) {
                 if measured {
-                    self.record(now_ns - sent_ns);
+                    self.record(sent_ns, now_ns - sent_ns);
                 }
                 break now_ns;
             }
@@ -273,8 +282,10 @@ impl<'a> Client<'a> {
         Ok(done_ns)
     }
 
-    fn record(&mut self, rtt_ns: u64) {
+    fn record(&mut self, sent_ns: u64, rtt_ns: u64) {
         self.rtts.record(rtt_ns);
+        self.timeline
+            .record(sent_ns.saturating_sub(self.start_ns), rtt_ns);
         if let Some(series_ns) = &mut self.series_ns {
             series_ns.push(rtt_ns);
         }

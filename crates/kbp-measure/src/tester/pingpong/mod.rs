@@ -4,7 +4,7 @@
 //!
 //! Both use plain blocking `send` and `recv`, the path of an unmodified application.
 //! Not here: where the threads run ([`crate::place`]) and under which mechanism and
-//! load ([`crate::compare::demo`]).
+//! load ([`crate::compare`]).
 
 mod client;
 mod ledger;

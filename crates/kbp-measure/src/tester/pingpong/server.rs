@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The echo server: sends every ping of ours back to where it came from, unchanged.
+//! The echo server: sends every ping and every frame of the open loop back to where it came from,
+//! unchanged.
 //!
 //! It echoes nothing else, so that two of them can't keep each other busy.
 //! Not here: time stamps; the server's clock is nobody's business.
@@ -14,6 +15,7 @@ use std::time::Duration;
 use super::packet::{Ping, PAYLOAD_LEN_MAX};
 use crate::error::{Error, Result};
 use crate::place::Place;
+use crate::tester::openloop::Probe;
 
 /// Wake-ups that are sent to a server which shall stop, 50 ms apart, before it is given up.
 const WAKE_ATTEMPTS_MAX: u32 = 40;
@@ -21,9 +23,9 @@ const WAKE_ATTEMPTS_MAX: u32 = 40;
 /// What a server did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EchoReport {
-    /// Pings sent back.
+    /// Pings and frames sent back.
     pub echoed: u64,
-    /// Datagrams that were not pings of ours; they are not answered.
+    /// Datagrams that were neither; they are not answered.
     pub foreign: u64,
 }
 
@@ -140,11 +142,12 @@ fn echo_until(socket: &UdpSocket, stop: &AtomicBool) -> Result<EchoReport> {
         if len == 0 && stop.load(Ordering::Acquire) {
             return Ok(report);
         }
-        if Ping::read(&buffer[..len]).is_none() {
+        let payload = &buffer[..len];
+        if Ping::read(payload).is_none() && Probe::read(payload).is_none() {
             report.foreign += 1;
             continue;
         }
-        match socket.send_to(&buffer[..len], from) {
+        match socket.send_to(payload, from) {
             Ok(_) => report.echoed += 1,
             // The client has gone: its loss, not ours.
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {}

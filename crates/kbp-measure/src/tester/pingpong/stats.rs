@@ -62,6 +62,19 @@ impl RoundTrips {
         self.max_ns = self.max_ns.max(rtt_ns);
     }
 
+    /// Adds the round trips of another record; nothing is rounded by it.
+    ///
+    /// # Panics
+    /// Never: all records have the same bounds.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram
+            .add(&other.histogram)
+            .expect("histograms of the same bounds");
+        self.sum_ns += other.sum_ns;
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
     /// Number of round trips.
     pub fn count(&self) -> u64 {
         self.histogram.len()
@@ -143,6 +156,25 @@ mod tests {
         let cells = rtts.cells();
         assert_eq!(cells.iter().map(|c| c[1]).sum::<u64>(), rtts.count());
         assert_eq!(cells.last().map(|c| c[0]), Some(rtts.max_ns()));
+    }
+
+    #[test]
+    fn merged_records_are_the_record_of_all() {
+        let mut rng = crate::rng::SplitMix64::new(9);
+        let (mut all, mut merged) = (RoundTrips::new(), RoundTrips::new());
+        for _ in 0..5 {
+            let mut part = RoundTrips::new();
+            for _ in 0..rng.in_range(0, 500) {
+                let bits = rng.in_range(4, 40);
+                let rtt_ns = rng.in_range(0, 1 << bits);
+                part.record(rtt_ns);
+                all.record(rtt_ns);
+            }
+            merged.merge(&part);
+        }
+        assert_eq!(merged.cells(), all.cells());
+        let exact = |rtts: &RoundTrips| (rtts.min_ns(), rtts.max_ns(), rtts.mean_ns());
+        assert_eq!(exact(&merged), exact(&all));
     }
 
     #[test]

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `kbp compare study`: a study file into units, units into results, results into a summary.
+//!
+//! Not here: the study itself ([`crate::compare::study`]).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser};
+use kbp_lab::Lab;
+use serde_json::json;
+
+use super::compare_args::CompareArgs;
+use crate::compare::plan::Plan;
+use crate::compare::study::file::{Study, Unit};
+use crate::compare::study::merge::merge;
+use crate::compare::study::run::{Report, StudyRun};
+use crate::compare::table;
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::result::ResultFile;
+
+/// Exit code of a study that an interrupt ended.
+const EXIT_INTERRUPTED: u8 = 130;
+
+const EXAMPLES: &str = "\
+Example:
+  kbp compare study lab/studies/bench.toml --out out/bench
+
+Each run of a machine is done once: its result is OUT/MACHINE/RUN/result.json. A study that was interrupted is
+continued by the same command. The results of a machine are merged into OUT/MACHINE/result.json.";
+
+/// `kbp compare study`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StudyArgs {
+    /// The study file
+    study: PathBuf,
+    /// Directory for everything
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Machines at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    jobs: u8,
+    /// Only these machines
+    #[arg(long = "machine", value_name = "NAME")]
+    machines: Vec<String>,
+    /// Discard results that are there instead of continuing
+    #[arg(long)]
+    restart: bool,
+    /// Print the units and their cells; start nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Revision of the source, for the results
+    #[arg(long, env = "KBP_GIT", default_value = "unknown")]
+    git: String,
+    /// The folder with kernels.toml (default: lab/, searched from here upwards)
+    #[arg(long, value_name = "DIR")]
+    lab: Option<PathBuf>,
+}
+
+/// The arguments of `kbp compare` in a study file.
+#[derive(Parser)]
+#[command(name = "kbp compare", no_binary_name = true)]
+struct Line {
+    #[command(flatten)]
+    args: CompareArgs,
+}
+
+pub(super) fn run(args: &StudyArgs, json: bool) -> Result<u8> {
+    let units = units(args)?;
+    if args.dry_run {
+        show(&units, json);
+        return Ok(0);
+    }
+    let lab = Lab::open(args.lab.as_deref())?;
+    if args.restart {
+        discard(&args.out, &units)?;
+    }
+    interrupt::catch()?;
+    let study = StudyRun {
+        lab: &lab,
+        out: &args.out,
+        jobs: args.jobs.into(),
+        git: &args.git,
+    };
+    let report = study.run(&units)?;
+    let merged = merged(&study, &units, &report)?;
+    summarize(args, &merged, &report, json)?;
+    Ok(match () {
+        () if interrupt::requested() => EXIT_INTERRUPTED,
+        () if report.failed.is_empty() => 0,
+        () => 1,
+    })
+}
+
+fn units(args: &StudyArgs) -> Result<Vec<Unit>> {
+    let study = Study::load(&args.study)?;
+    for name in &args.machines {
+        if !study.machines.iter().any(|machine| machine.name == *name) {
+            let all: Vec<&str> = study.machines.iter().map(|m| m.name.as_str()).collect();
+            let all = all.join(", ");
+            return Err(Error::Invalid(format!(
+                "the study has no machine '{name}'; it has: {all}"
+            )));
+        }
+    }
+    let mut units = study.units(plan)?;
+    let wanted =
+        |unit: &Unit| args.machines.is_empty() || args.machines.contains(&unit.machine.name);
+    units.retain(wanted);
+    Ok(units)
+}
+
+fn plan(args: &[String]) -> Result<Plan> {
+    let line = Line::try_parse_from(args).map_err(|e| Error::Invalid(e.to_string()))?;
+    line.args.plan()
+}
+
+fn show(units: &[Unit], json: bool) {
+    let cells: usize = units.iter().map(|unit| unit.cells).sum();
+    if json {
+        let units: Vec<_> = units
+            .iter()
+            .map(|unit| json!({ "unit": unit.name(), "cells": unit.cells, "args": unit.args }))
+            .collect();
+        println!("{}", json!({ "units": units, "cells": cells }));
+        return;
+    }
+    for unit in units {
+        println!(
+            "{:<28} {:>4} cells  {}",
+            unit.name(),
+            unit.cells,
+            unit.args.join(" ")
+        );
+    }
+    println!("{} units, {cells} cells", units.len());
+}
+
+fn discard(out: &Path, units: &[Unit]) -> Result<()> {
+    for unit in units {
+        for name in ["unit.json", "result.json"] {
+            let path = out.join(&unit.machine.name).join(&unit.run).join(name);
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::file("remove", &path, e))
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The results of each machine as `OUT/MACHINE/RESULT.json`, partial while a unit of it is not done.
+fn merged(
+    study: &StudyRun,
+    units: &[Unit],
+    report: &Report,
+) -> Result<BTreeMap<PathBuf, ResultFile>> {
+    let mut files: BTreeMap<PathBuf, (Vec<ResultFile>, bool)> = BTreeMap::new();
+    for unit in units {
+        let name = format!("{}.json", unit.result);
+        let path = study.out.join(&unit.machine.name).join(name);
+        let (files, partial) = files.entry(path).or_default();
+        match study.result_of(unit)? {
+            Some(file) => files.push(file),
+            None => *partial = true,
+        }
+    }
+    debug_assert!(report.left == 0 || interrupt::requested());
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let mut merged = BTreeMap::new();
+    for (path, (files, partial)) in files {
+        if let Some(mut file) = merge(&files, &command)? {
+            file.partial |= partial;
+            file.save(&path)?;
+            merged.insert(path, file);
+        }
+    }
+    Ok(merged)
+}
+
+fn summarize(
+    args: &StudyArgs,
+    merged: &BTreeMap<PathBuf, ResultFile>,
+    report: &Report,
+    json: bool,
+) -> Result<()> {
+    let mut text = String::new();
+    for (path, file) in merged {
+        let groups = table::groups(file);
+        text += &format!(
+            "== {} ({}, {} clock)\n",
+            path.display(),
+            file.kernel,
+            file.clock
+        );
+        text += &table::text(&groups, file);
+        text += "\n";
+    }
+    let path = args.out.join("summary.txt");
+    std::fs::create_dir_all(&args.out).map_err(|e| Error::file("create", &args.out, e))?;
+    std::fs::write(&path, &text).map_err(|e| Error::file("write", &path, e))?;
+    if json {
+        let results: Vec<_> = merged.keys().collect();
+        println!(
+            "{}",
+            json!({ "results": results, "done": report.done, "left": report.left, "failed": report.failed })
+        );
+        return Ok(());
+    }
+    print!("{text}");
+    for (name, why) in &report.failed {
+        println!("failed: {name}: {why}");
+    }
+    println!(
+        "{} units done, {} failed, {} left; {}",
+        report.done,
+        report.failed.len(),
+        report.left,
+        path.display()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The study that is shipped has to be runnable without a machine being asked.
+    #[test]
+    fn the_bench_is_a_study_that_can_be_planned() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/studies/bench.toml");
+        let units = Study::load(&path).unwrap().units(plan).unwrap();
+        assert!(units.len() > 3, "{}", units.len());
+        for unit in &units {
+            assert!(unit.cells > 0, "{}", unit.name());
+        }
+    }
+}

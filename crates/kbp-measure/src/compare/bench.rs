@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Measures cells on this machine: the path is up while its cells last, a mechanism through a batch of them, a load
+//! for a cell.
+//!
+//! Not here: which cells, and what is kept of them ([`super::plan`], [`super::engine`]); one row ([`super::row`]).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::engine::{Bench, Go, Measured};
+use super::place_of::{can_run, Path, PathOptions};
+use super::plan::{batches, Cell};
+use super::row::{self, Label, Traffic};
+use super::{streams, tables};
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::load::{Load, LoadConfig, Running};
+use crate::mechanism::{leftover, Active, Mechanism, MechanismConfig};
+use crate::result::{Row, RowNs};
+use crate::tester::openloop::OpenLoopConfig;
+use crate::tester::pingpong::{ClientConfig, Stop};
+use crate::trace::Trace;
+
+/// The mechanism of the warm-up.
+const STOCK: &str = "softirq";
+/// Length of the discarded first row of a path, nanoseconds.
+const WARM_UP_ROW_NS: u64 = 100_000_000;
+/// When a trace begins after the client did, and how long it is.
+const TRACE_AFTER: Duration = Duration::from_millis(150);
+const TRACE_LENGTH: Duration = Duration::from_millis(60);
+const TRACE_ROW_NS: u64 = 300_000_000;
+
+/// How everything is measured, besides what is compared.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What all paths share.
+    pub path: PathOptions,
+    /// The ping-pong; its server and its `stop` are replaced.
+    pub client: ClientConfig,
+    /// Frames at a constant rate instead of the ping-pong; its span is replaced.
+    pub open_loop: Option<OpenLoopConfig>,
+    /// Length of a row.
+    pub row_ns: RowNs,
+    /// The mechanisms.
+    pub mechanisms: MechanismConfig,
+    /// The loads.
+    pub loads: LoadConfig,
+    /// Network cards of the load `stream`: the receiver's, the sender's.
+    pub stream_nics: [String; 2],
+    /// Length of a third party's row, seconds.
+    pub third_party_s: u32,
+    /// Whether guest time is counted instructions, on which some mechanisms look worse than they are.
+    pub virtual_clock: bool,
+    /// Folder for traces of the first and the last mechanism under each load; `None` leaves them out.
+    pub traces: Option<PathBuf>,
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    options: &'a Options,
+    /// The loads, with the streams once their cards are up.
+    loads: LoadConfig,
+    up: Option<Path>,
+    /// The path that could not be brought up, and what that is for its cells.
+    broken: Option<(String, Broken)>,
+}
+
+/// Why a path has no cells.
+#[derive(Debug, Clone)]
+struct Broken {
+    why: String,
+    failed: bool,
+}
+
+impl Broken {
+    fn measured(&self) -> Measured {
+        match self.failed {
+            true => Measured::Failed(self.why.clone()),
+            false => Measured::CannotRun(self.why.clone()),
+        }
+    }
+}
+
+impl<'a> Machine<'a> {
+    /// A machine on which nothing is up.
+    pub fn new(options: &'a Options) -> Self {
+        Self {
+            options,
+            loads: options.loads.clone(),
+            up: None,
+            broken: None,
+        }
+    }
+
+    /// Brings the path of a cell up, if it is not, after taking down another one.
+    fn go_to(&mut self, path: &str) -> Result<std::result::Result<(), Broken>> {
+        if self.up.as_ref().is_some_and(|up| up.name == path) {
+            return Ok(Ok(()));
+        }
+        if let Some((name, broken)) = &self.broken {
+            if name == path {
+                return Ok(Err(broken.clone()));
+            }
+        }
+        self.take_down()?;
+        let broken = match self.bring_up(path) {
+            Ok(()) => return Ok(Ok(())),
+            Err(broken) => broken,
+        };
+        self.take_down()?;
+        self.broken = Some((path.into(), broken.clone()));
+        Ok(Err(broken))
+    }
+
+    fn bring_up(&mut self, path: &str) -> std::result::Result<(), Broken> {
+        let failed = |error: Error| Broken {
+            why: error.to_string(),
+            failed: true,
+        };
+        can_run(path, &self.options.path).map_err(|why| Broken { why, failed: false })?;
+        let up = Path::up(path, &self.options.path).map_err(failed)?;
+        let up = self.up.insert(up);
+        warm_up(up, self.options).map_err(failed)
+    }
+
+    fn take_down(&mut self) -> Result<()> {
+        self.up.take().map_or(Ok(()), Path::down)
+    }
+
+    /// Traces rows that are in no result: of two mechanisms under each load on the path that is up.
+    ///
+    /// # Errors
+    /// When the path does not come up, and those of a row.
+    pub fn trace(&mut self, path: &str, loads: &[&str], modes: &[&str]) -> Result<()> {
+        let Some(dir) = self.options.traces.clone() else {
+            return Ok(());
+        };
+        if let Err(broken) = self.go_to(path)? {
+            return Err(Error::Invalid(format!(
+                "no trace of {path}: {}",
+                broken.why
+            )));
+        }
+        for mode in modes {
+            for load in loads {
+                let file = dir.join(format!("trace-{load}-{mode}.txt"));
+                self.trace_row(tables::mechanism(mode)?, tables::load(load)?, &file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of a cell whose mechanism is up.
+    fn measured(&self, cell: &Cell, up: &Path, active: &Active) -> Result<Measured> {
+        let load = tables::load(&cell.load)?;
+        let nics = &self.options.stream_nics;
+        let can_run = match load {
+            Load::Stream if self.loads.stream.is_none() => streams::can_run(nics),
+            _ => load.can_run(&self.loads),
+        };
+        if let Err(why) = can_run {
+            return Ok(Measured::CannotRun(why));
+        }
+        Ok(
+            match rows(cell, load, up, active, self.options, &self.loads) {
+                Ok(rows) => Measured::Rows(rows),
+                Err(error) => Measured::Failed(error.to_string()),
+            },
+        )
+    }
+
+    fn cells_of(
+        &self,
+        cells: &[&Cell],
+        up: &Path,
+        active: &Active,
+        done: &mut dyn FnMut(&Cell, Measured) -> Result<Go>,
+    ) -> Result<()> {
+        for cell in cells {
+            if done(cell, self.measured(cell, up, active)?)? == Go::Stop {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the cards of the streams on their wire, if a cell wants them and they are not.
+    fn bring_up_streams(&mut self, cells: &[&Cell]) -> Result<()> {
+        let nics = &self.options.stream_nics;
+        let wanted = cells.iter().any(|cell| cell.load == Load::Stream.name());
+        if wanted && self.loads.stream.is_none() && streams::can_run(nics).is_ok() {
+            self.loads.stream = Some(streams::up(nics, self.options.path.cpus)?);
+        }
+        Ok(())
+    }
+
+    fn take_down_streams(&mut self) -> Result<()> {
+        self.loads.stream.take().map_or(Ok(()), |_| streams::down())
+    }
+
+    fn trace_row(
+        &self,
+        mode: &'static Mechanism,
+        load: Load,
+        file: &std::path::Path,
+    ) -> Result<()> {
+        let Some(up) = &self.up else { return Ok(()) };
+        let active = Active::set_up(mode, &up.rig, &self.options.mechanisms)?;
+        let traced = loaded(load, &self.loads, || {
+            let trace = Trace::set_up(up.rig.cpus.poller)?;
+            let label = Label {
+                path: &up.name,
+                mode: mode.name,
+                load: load.name(),
+                round: 0,
+            };
+            let traffic = self.options.traffic(TRACE_ROW_NS);
+            std::thread::scope(|scope| {
+                let row = scope.spawn(|| row::ours(&up.ends, &traffic, &active.watch(), label));
+                std::thread::sleep(TRACE_AFTER);
+                let recorded = trace.record(TRACE_LENGTH, file);
+                row.join().map_err(|_| Error::Panicked("traced row"))??;
+                recorded
+            })
+        });
+        let undone = active.undo();
+        traced.and(undone)
+    }
+}
+
+/// What a cell takes besides its rows: server, warm-up pings, waiting for late replies, the load.
+const CELL_MORE: Duration = Duration::from_millis(200);
+/// What setting up and undoing a mechanism takes; for one that needs the live patch, two transitions.
+const SET_UP: Duration = Duration::from_millis(50);
+const SET_UP_PATCHED: Duration = Duration::from_secs(4);
+
+impl Options {
+    /// Roughly how long these cells take, in this machine's own time.
+    pub fn estimate(&self, cells: &[Cell]) -> Duration {
+        let of_cell = |cell: &Cell| {
+            let row_ns = match cell.load.as_str() {
+                "idle" => self.row_ns.idle,
+                _ => self.row_ns.storm,
+            };
+            let third_s = u64::from(self.third_party_s) * u64::from(cell.third_party);
+            Duration::from_nanos(row_ns) + CELL_MORE + Duration::from_secs(third_s)
+        };
+        let of_batch = |batch: &[Cell]| match batch.first() {
+            Some(cell) if cell.mode.starts_with("kbp-") => SET_UP_PATCHED,
+            _ => SET_UP,
+        };
+        let set_up: Duration = batches(cells).map(of_batch).sum();
+        set_up + cells.iter().map(of_cell).sum::<Duration>()
+    }
+
+    fn client_for(&self, row_ns: u64) -> ClientConfig {
+        ClientConfig {
+            stop: Stop::AfterNs(row_ns),
+            ..self.client.clone()
+        }
+    }
+
+    fn traffic(&self, row_ns: u64) -> Traffic {
+        match self.open_loop {
+            None => Traffic::PingPong(self.client_for(row_ns)),
+            Some(config) => Traffic::OpenLoop(OpenLoopConfig {
+                span_ns: row_ns,
+                ..config
+            }),
+        }
+    }
+
+    fn row_ns(&self, load: Load) -> u64 {
+        match load {
+            Load::Idle => self.row_ns.idle,
+            _ => self.row_ns.storm,
+        }
+    }
+}
+
+impl Bench for Machine<'_> {
+    fn batch(
+        &mut self,
+        cells: &[&Cell],
+        done: &mut dyn FnMut(&Cell, Measured) -> Result<Go>,
+    ) -> Result<()> {
+        let Some(first) = cells.first() else {
+            return Ok(());
+        };
+        if let Err(broken) = self.go_to(&first.path)? {
+            return all(cells, done, || broken.measured());
+        }
+        self.bring_up_streams(cells)?;
+        let Some(up) = &self.up else { return Ok(()) };
+        let mechanism = tables::mechanism(&first.mode)?;
+        if let Err(why) = mechanism.can_run(&up.rig) {
+            return all(cells, done, || Measured::CannotRun(why.clone()));
+        }
+        let active = match Active::set_up(mechanism, &up.rig, &self.options.mechanisms) {
+            Ok(active) => active,
+            Err(error) => return all(cells, done, || Measured::Failed(error.to_string())),
+        };
+        let measured = self.cells_of(cells, up, &active, done);
+        // Undone whatever happened. What can't be undone ends the run: later rows would not be what they say.
+        let undone = active.undo();
+        measured.and(undone)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let taken_down = self.take_down();
+        let streams_down = self.take_down_streams();
+        let released = leftover::release_module();
+        taken_down.and(streams_down).and(released)
+    }
+}
+
+fn all(
+    cells: &[&Cell],
+    done: &mut dyn FnMut(&Cell, Measured) -> Result<Go>,
+    measured: impl Fn() -> Measured,
+) -> Result<()> {
+    for cell in cells {
+        if done(cell, measured())? == Go::Stop {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a cell: ours, and a third party's where the plan wants one.
+fn rows(
+    cell: &Cell,
+    load: Load,
+    up: &Path,
+    active: &Active,
+    options: &Options,
+    loads: &LoadConfig,
+) -> Result<Vec<Row>> {
+    let label = Label {
+        path: &cell.path,
+        mode: &cell.mode,
+        load: &cell.load,
+        round: cell.round,
+    };
+    let watch = active.watch();
+    let mut rows = loaded(load, loads, || {
+        let traffic = options.traffic(options.row_ns(load));
+        let mut rows = vec![row::ours(&up.ends, &traffic, &watch, label)?];
+        if cell.third_party && options.third_party_s > 0 && !interrupt::requested() {
+            let (size, seconds) = (options.client.payload_len, options.third_party_s);
+            rows.push(row::sockperf(&up.ends, size, seconds, &watch, label)?);
+        }
+        Ok(rows)
+    })?;
+    if let Some(note) = active
+        .mechanism()
+        .clock_note
+        .filter(|_| options.virtual_clock)
+    {
+        rows.iter_mut().for_each(|row| row.note = Some(note.into()));
+    }
+    // A row that an interrupt cut short proves nothing, and is thrown away.
+    if !interrupt::requested() {
+        rows.iter().try_for_each(|row| active.verify_row(row))?;
+        active.verify()?;
+    }
+    Ok(rows)
+}
+
+/// Does `work` while `load` runs, and sees that it ran.
+fn loaded<T>(load: Load, loads: &LoadConfig, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let running = Running::start(load, loads)?;
+    let before = running.progress()?;
+    let done = work();
+    let moved = running.require_moved_since(&before);
+    running.stop()?;
+    let done = done?;
+    if !interrupt::requested() {
+        moved?;
+    }
+    Ok(done)
+}
+
+/// The first row of a path is never like the others: caches, page faults, code that is translated for the first time.
+fn warm_up(up: &Path, options: &Options) -> Result<()> {
+    let label = Label {
+        path: &up.name,
+        mode: "warm-up",
+        load: "idle",
+        round: 0,
+    };
+    let active = Active::set_up(tables::mechanism(STOCK)?, &up.rig, &options.mechanisms)?;
+    let traffic = Traffic::PingPong(options.client_for(WARM_UP_ROW_NS));
+    let row = row::ours(&up.ends, &traffic, &active.watch(), label);
+    active.undo()?;
+    match row? {
+        row if row.n == 0 && !interrupt::requested() => Err(Error::Invalid(format!(
+            "no ping came back from {} in the warm-up of the path {}",
+            up.ends.target, up.name
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a running load has changed on the machine, remembered in `/run/kbp/load` before it is changed.
+//!
+//! A file for each load that runs, locked as long as its process lives: a file that nobody has locked was left by a
+//! process that died, and whoever starts a load of that name undoes what it says ([`sweep`]).
+//! Not here: how things are undone; the load that made them knows.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use kbp_core::Host;
+
+use crate::error::{Error, Result};
+
+/// Directory of the files, from the root of the host.
+const DIRECTORY: &str = "run/kbp/load";
+
+/// The memory of one running load. [`Claim::release`] it when everything is undone; dropped before, it stays for the
+/// next one to find.
+#[derive(Debug)]
+pub(super) struct Claim {
+    file: File,
+    path: PathBuf,
+    id: String,
+}
+
+impl Claim {
+    /// Begins an empty memory for a load.
+    ///
+    /// # Errors
+    /// When the file can't be made.
+    pub(super) fn new(host: &Host, load: &str) -> Result<Self> {
+        let directory = host.path(DIRECTORY);
+        fs::create_dir_all(&directory).map_err(|e| Error::file("create", &directory, e))?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let id = format!(
+            "{load}.{}.{}",
+            std::process::id(),
+            now.unwrap_or_default().as_nanos()
+        );
+        // Nobody may see it before it is locked.
+        let hidden = directory.join(format!(".{id}"));
+        let path = directory.join(&id);
+        let file = File::create_new(&hidden).map_err(|e| Error::file("create", &hidden, e))?;
+        file.lock().map_err(|e| Error::file("lock", &hidden, e))?;
+        fs::rename(&hidden, &path).map_err(|e| Error::file("rename", &hidden, e))?;
+        Ok(Self { file, path, id })
+    }
+
+    /// A name that no other running load has.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Remembers a thing, one line, that is about to be made or changed.
+    ///
+    /// # Errors
+    /// When it can't be written; then it must not be made.
+    pub(super) fn remember(&mut self, thing: &str) -> Result<()> {
+        self.file
+            .write_all(format!("{thing}\n").as_bytes())
+            .map_err(|e| Error::file("write", &self.path, e))
+    }
+
+    /// Everything is undone: forgets it. Once more does no harm.
+    ///
+    /// # Errors
+    /// When the file can't be removed.
+    pub(super) fn release(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::file("remove", &self.path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Undoes what loads of this name left whose process died: `undo` is called with each thing, last one first, and must
+/// not mind one that is gone already.
+///
+/// # Errors
+/// The first that can't be undone; it stays remembered.
+pub(super) fn sweep(
+    host: &Host,
+    load: &str,
+    mut undo: impl FnMut(&str) -> Result<()>,
+) -> Result<()> {
+    let prefix = format!("{load}.");
+    for name in host.list(DIRECTORY).map_err(kbp_core::Error::from)? {
+        if !name.starts_with(&prefix) {
+            continue;
+        }
+        let path = host.path(DIRECTORY).join(name);
+        let Ok(mut file) = File::open(&path) else {
+            continue; // It was released meanwhile.
+        };
+        if file.try_lock().is_err() {
+            continue; // Its process lives.
+        }
+        let mut things = String::new();
+        file.read_to_string(&mut things)
+            .map_err(|e| Error::file("read", &path, e))?;
+        for thing in things.lines().rev() {
+            undo(thing)?;
+        }
+        // Another process may have swept at the same time.
+        let _ = fs::remove_file(&path);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn swept(host: &Host, load: &str) -> Vec<String> {
+        let mut things = Vec::new();
+        let collect = |thing: &str| {
+            things.push(thing.to_owned());
+            Ok(())
+        };
+        sweep(host, load, collect).unwrap();
+        things
+    }
+
+    #[test]
+    fn only_what_dead_processes_left_is_swept_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::at(dir.path());
+        assert!(swept(&host, "memory").is_empty());
+        let mut living = Claim::new(&host, "memory").unwrap();
+        living.remember("mine").unwrap();
+        let mut dead = Claim::new(&host, "memory").unwrap();
+        dead.remember("first").unwrap();
+        dead.remember("second").unwrap();
+        drop(dead);
+        assert!(swept(&host, "storm").is_empty());
+        assert_eq!(swept(&host, "memory"), ["second", "first"]);
+        assert!(swept(&host, "memory").is_empty());
+        living.release().unwrap();
+        assert_eq!(host.list(DIRECTORY).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_can_not_be_undone_stays_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::at(dir.path());
+        let mut dead = Claim::new(&host, "memory").unwrap();
+        dead.remember("stuck").unwrap();
+        drop(dead);
+        let refuse = |_: &str| Err(Error::Invalid("it is stuck".into()));
+        sweep(&host, "memory", refuse).unwrap_err();
+        assert_eq!(swept(&host, "memory"), ["stuck"]);
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The modes of our poller: one poller owns its CPU, `SCHED_FIFO`.
+//!
+//! Interfaces with NAPI instances are attached to it in the mode. The packets of the others are steered to its CPU
+//! by RPS; of what goes through that CPU's backlog the poller serves what its own polls put there. What other CPUs
+//! put there, softirq takes first, so a path on which nothing can be attached is refused: it was seen to be the
+//! stock path under another name.
+//! Not here: the requests and their undo, kbp_core::plan; the module's coming and going, kbp_core::module.
+
+use kbp_core::model::{NapiRef, Poller, PollerSpec, Schedule};
+use kbp_core::plan::{AttachRequest, Session, Target};
+use kbp_core::uapi::{Mode, Owns};
+use kbp_core::{check, module, sched, Client, CpuList, Host};
+
+use crate::compare::rig::Link;
+use crate::error::Result;
+use crate::mechanism::family::{received_min, Bench, Family, Moved, Site};
+use crate::mechanism::{leftover, links, steer, sysctls, KeepModule};
+use crate::result::Row;
+
+/// A mode of the poller.
+#[derive(Debug)]
+pub(crate) struct Kbp {
+    /// How attached instances are served.
+    pub mode: Mode,
+}
+
+fn connect() -> Result<Client> {
+    Ok(Client::connect().map_err(kbp_core::Error::from)?)
+}
+
+fn is_loaded(host: &Host) -> Result<bool> {
+    Ok(module::status(host).map_err(kbp_core::Error::from)?.loaded)
+}
+
+const FOREIGN: &str =
+    "the kbp module is loaded already and may serve others; `kbp unload` removes it";
+
+const NOTHING_TO_ATTACH: &str =
+    "no interface of this path has a NAPI instance to attach, and the present module leaves what comes to the backlog \
+     of its CPU from other CPUs to softirq";
+
+/// Loads the module for this run; one that this run has kept is there already.
+fn load_module(bench: &Bench<'_>) -> Result<()> {
+    let host = Host::system();
+    let loaded = is_loaded(&host)?;
+    if loaded && !leftover::module_is_ours()? {
+        return Err(bench.inactive(FOREIGN));
+    }
+    if !loaded {
+        leftover::own_module()?;
+    }
+    let file = bench.config.module.as_deref();
+    module::load(&host, file, leftover::TRANSITION_LIMIT, &mut |_| {})
+        .map_err(kbp_core::Error::from)?;
+    Ok(())
+}
+
+fn whole(ifname: &str) -> Target {
+    Target::Interface {
+        name: ifname.into(),
+        queue: None,
+    }
+}
+
+fn attach(link: &Link, cpu: u32, mode: Mode) -> Result<()> {
+    link.run(|ifname| {
+        let (host, mut client) = (Host::system(), connect()?);
+        let mut session = Session::open(&host, &mut client)?;
+        let plan = session.plan_attach(&AttachRequest {
+            target: whole(ifname),
+            cpu,
+            mode,
+            move_irq: link.has_interrupts,
+        })?;
+        session.attach(&plan)?;
+        Ok(())
+    })
+}
+
+fn detach(link: &Link) -> Result<()> {
+    link.run(|ifname| {
+        let (host, mut client) = (Host::system(), connect()?);
+        let mut session = Session::open(&host, &mut client)?;
+        match session.plan_detach(&whole(ifname)) {
+            Ok(napis) => session.detach(&napis).map(drop)?,
+            Err(kbp_core::Error::NotAttached { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    })
+}
+
+fn active_modes(ifname: &str) -> Result<Vec<Mode>> {
+    let mut client = connect()?;
+    let queues = Host::system().interface(ifname)?.rx_queues;
+    let active = (0..queues).map(|queue| {
+        let napi = NapiRef::Queue {
+            ifname: ifname.into(),
+            queue,
+        };
+        client.napi_get(&napi).map(|napi| napi.mode_active)
+    });
+    Ok(active
+        .collect::<std::result::Result<_, _>>()
+        .map_err(kbp_core::Error::from)?)
+}
+
+fn delete_poller(cpu: u32) -> Result<()> {
+    let (host, mut client) = (Host::system(), connect()?);
+    let pollers = client.pollers().map_err(kbp_core::Error::from)?;
+    if pollers.iter().any(|poller| poller.cpu == cpu) {
+        Session::open(&host, &mut client)?.delete_poller(cpu)?;
+    }
+    Ok(())
+}
+
+impl Kbp {
+    fn verify_poller(&self, bench: &Bench<'_>, poller: &Poller) -> Result<()> {
+        if poller.owns != Owns::All {
+            return Err(bench.inactive("the poller does not own all of its CPU"));
+        }
+        // The thread itself is FIFO only while others want its CPU, so what it is right now proves nothing: the
+        // module is asked, and the CPU is looked at.
+        let cpus = sched::affinity(poller.pid).map_err(kbp_core::Error::from)?;
+        let fifo = Schedule::Fifo {
+            priority: u32::from(bench.config.fifo_priority),
+        };
+        if poller.schedule != fifo || cpus != CpuList::one(bench.cpu()) {
+            return Err(bench.inactive(format!(
+                "the poller runs as {:?} on CPU {cpus}",
+                poller.schedule
+            )));
+        }
+        Ok(())
+    }
+
+    fn verify_link(&self, bench: &Bench<'_>, link: &Link) -> Result<()> {
+        let served = link.run(active_modes)?;
+        if !served.is_empty() && served.iter().all(|mode| *mode == self.mode) {
+            return Ok(());
+        }
+        let names: Vec<String> = served.iter().map(ToString::to_string).collect();
+        Err(bench.inactive(format!(
+            "{} is served as [{}]",
+            link.ifname,
+            names.join(", ")
+        )))
+    }
+}
+
+impl Family for Kbp {
+    fn can_run(&self, site: &Site<'_>) -> std::result::Result<(), String> {
+        let words = |error: kbp_core::Error| error.to_string();
+        if is_loaded(site.host).map_err(|error| error.to_string())? {
+            return match leftover::module_is_ours().map_err(|error| error.to_string())? {
+                true => Ok(()),
+                false => Err(FOREIGN.into()),
+            };
+        }
+        if !site.links.is_empty() {
+            let attachable = links::with_napi(site.links).map_err(|error| error.to_string())?;
+            if attachable.is_empty() {
+                return Err(NOTHING_TO_ATTACH.into());
+            }
+        }
+        let report = check::check(site.host, None).map_err(words)?;
+        match report.possible {
+            true => Ok(()),
+            false => Err(report.reason()),
+        }
+    }
+
+    fn set_up(&self, bench: &Bench<'_>) -> Result<Vec<u32>> {
+        load_module(bench)?;
+        let cpu = bench.cpu();
+        let priority = u32::from(bench.config.fifo_priority);
+        let spec = PollerSpec {
+            owns: Some(Owns::All),
+            schedule: Some(Schedule::Fifo { priority }),
+            ..PollerSpec::new(cpu)
+        };
+        let mut client = connect()?;
+        client.poller_new(&spec).map_err(kbp_core::Error::from)?;
+        for link in links::with_napi(&bench.rig.links)? {
+            attach(link, cpu, self.mode)?;
+        }
+        steer::to_poller(bench)?;
+        let poller = client.poller_get(cpu).map_err(kbp_core::Error::from)?;
+        Ok(vec![poller.pid])
+    }
+
+    fn verify(&self, bench: &Bench<'_>, _threads: &[u32]) -> Result<()> {
+        let poller = connect()?.poller_get(bench.cpu());
+        self.verify_poller(bench, &poller.map_err(kbp_core::Error::from)?)?;
+        for link in links::with_napi(&bench.rig.links)? {
+            self.verify_link(bench, link)?;
+        }
+        steer::verify(bench)
+    }
+
+    fn verify_row(
+        &self,
+        _bench: &Bench<'_>,
+        row: &Row,
+        _moved: &Moved,
+    ) -> std::result::Result<(), String> {
+        let received = received_min(row);
+        match row.poller {
+            Some(poller) if poller.packets >= received => Ok(()),
+            Some(poller) => Err(format!(
+                "the poller reports {} packets, and at least {received} came",
+                poller.packets
+            )),
+            None => Err("the poller's counters were not read".into()),
+        }
+    }
+
+    fn undo(&self, bench: &Bench<'_>) -> Result<()> {
+        let mut first_error = None;
+        let mut keep = |result: Result<()>| {
+            if let Err(error) = result {
+                first_error.get_or_insert(error);
+            }
+        };
+        keep(sysctls::restore_all(bench));
+        if leftover::module_is_ours()? {
+            if Client::is_available().map_err(kbp_core::Error::from)? {
+                bench.rig.links.iter().for_each(|link| keep(detach(link)));
+                keep(delete_poller(bench.cpu()));
+            }
+            if bench.config.keep_module == KeepModule::No {
+                keep(leftover::release_module());
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+}

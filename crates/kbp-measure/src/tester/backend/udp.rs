@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A UDP socket: connected, never waits, and does not let the kernel fragment.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use super::{is_full, set_option, wait_readable, widen_buffers, Backend, Drops};
+use crate::error::{Error, Result};
+use crate::tester::openloop::{OVERHEAD_V4, OVERHEAD_V6};
+
+/// A socket that is connected to the reflector.
+#[derive(Debug)]
+pub struct Udp {
+    socket: UdpSocket,
+    server: SocketAddr,
+    dropped: u64,
+}
+
+impl Udp {
+    /// Connects to `server` in the network namespace of the caller.
+    ///
+    /// # Errors
+    /// When there is no way to that address.
+    pub fn connect(server: SocketAddr) -> Result<Self> {
+        let any = match server {
+            SocketAddr::V4(_) => "0.0.0.0:0",
+            SocketAddr::V6(_) => "[::]:0",
+        };
+        let what = || format!("open a UDP socket to {server}");
+        let socket = UdpSocket::bind(any).map_err(|e| Error::sys(what(), e))?;
+        socket.connect(server).map_err(|e| Error::sys(what(), e))?;
+        Self::with(socket, server).map_err(|e| Error::sys(what(), e))
+    }
+
+    /// A socket that is connected to itself over loopback: what it sends, it receives.
+    ///
+    /// # Errors
+    /// When loopback is down.
+    pub fn to_itself() -> Result<Self> {
+        let open = || {
+            let socket = UdpSocket::bind("127.0.0.1:0")?;
+            let own = socket.local_addr()?;
+            socket.connect(own)?;
+            Self::with(socket, own)
+        };
+        open().map_err(|e| Error::sys("open a UDP socket over loopback (is `lo` up?)", e))
+    }
+
+    fn with(socket: UdpSocket, server: SocketAddr) -> std::io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        widen_buffers(socket.as_raw_fd());
+        let (level, name, never) = match server {
+            SocketAddr::V4(_) => (
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_DO,
+            ),
+            SocketAddr::V6(_) => (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_DO,
+            ),
+        };
+        set_option(socket.as_raw_fd(), level, name, &never)?;
+        Ok(Self {
+            socket,
+            server,
+            dropped: 0,
+        })
+    }
+
+    fn error(&self, verb: &str, source: std::io::Error) -> Error {
+        let addr = self.server;
+        match source.raw_os_error() {
+            Some(libc::ECONNREFUSED) => Error::NobodyListens { addr },
+            Some(libc::EMSGSIZE) => Error::Invalid(format!(
+                "frames of this size do not pass to {addr} in one piece (MTU): choose a smaller --size"
+            )),
+            _ => Error::sys(format!("{verb} {addr}"), source),
+        }
+    }
+}
+
+impl Backend for Udp {
+    fn describe(&self) -> String {
+        format!("UDP {}", self.server)
+    }
+
+    fn overhead(&self) -> u32 {
+        match self.server {
+            SocketAddr::V4(_) => OVERHEAD_V4,
+            SocketAddr::V6(_) => OVERHEAD_V6,
+        }
+    }
+
+    fn send(&mut self, payload: &[u8]) -> Result<bool> {
+        match self.socket.send(payload) {
+            Ok(_) => Ok(true),
+            Err(e) if is_full(&e) || e.kind() == ErrorKind::Interrupted => Ok(false),
+            Err(e) => Err(self.error("send to", e)),
+        }
+    }
+
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        match self.socket.recv(buffer) {
+            Ok(len) => Ok(Some(len)),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Ok(None)
+            }
+            Err(e) => Err(self.error("receive from", e)),
+        }
+    }
+
+    fn wait(&mut self, until_ns: u64) -> Result<()> {
+        wait_readable(self.socket.as_raw_fd(), until_ns)
+    }
+
+    fn drops(&mut self) -> Result<Drops> {
+        let mut info = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
+        let mut len = std::mem::size_of_val(&info) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes into a live array of that size.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                info.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        if result != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(Error::sys("read the drops of the tester's socket", error));
+        }
+        let dropped = u64::from(info[libc::SK_MEMINFO_DROPS as usize]);
+        let tester = dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped));
+        Ok(Drops { tester })
+    }
+}

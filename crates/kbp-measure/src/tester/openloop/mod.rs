@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The open loop: frames at a constant rate whatever comes back, so that waiting counts and is not
+//! hidden by a sender that waits too (no coordinated omission). Round trips count from the moment
+//! at which a frame was due.
+//!
+//! * [`schedule`](Schedule): when each frame is due
+//! * [`probe`](Probe): the 18 bytes that a frame carries
+//! * [`ledger`](Ledger): the exact account
+//! * [`run`](run()): the loop
+//!
+//! Not here: how frames get on the path ([`super::backend`]) and the search for the highest rate
+//! ([`super::throughput`]).
+
+mod ledger;
+mod probe;
+mod report;
+mod run;
+mod schedule;
+
+pub use ledger::{Account, Ledger, Seen, FRAMES_MAX};
+pub use probe::{Probe, PROBE_LEN};
+pub use report::OpenLoopReport;
+pub use run::{run, OpenLoopConfig, Pause};
+pub use schedule::{
+    bits, Rate, Schedule, FRAME_BYTES_MAX, FRAME_BYTES_MIN, OVERHEAD_V4, OVERHEAD_V6,
+};

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loop: a frame when one is due, else a look for what came back. One thread does both, as a
+//! tester in a guest has one CPU; so a reply can be seen late by the time of one send.
+//!
+//! Not here: the back end, and where the thread runs ([`crate::place`]).
+
+use super::ledger::{Account, Ledger, Seen, FRAMES_MAX};
+use super::probe::{fresh_tag, PROBE_LEN};
+use super::report::OpenLoopReport;
+use super::schedule::Schedule;
+use crate::clock::{monotonic_ns, suspended_ns};
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::tester::backend::Backend;
+use crate::tester::pingpong::{RoundTrips, PAYLOAD_LEN_MAX};
+use crate::tester::timeline::Timeline;
+
+/// A frame that is sent later than this is a sign that the rate is not held, nanoseconds.
+const LATE_NS: u64 = 1_000_000;
+/// Longest time in which every frame may be later than [`LATE_NS`], nanoseconds: a sender that is
+/// only held up for a moment catches up within it.
+const BEHIND_NS_MAX: u64 = 100_000_000;
+/// The same for the warm-up, in which neighbours are found and pages come, nanoseconds.
+const WARMUP_BEHIND_NS_MAX: u64 = 2_000_000_000;
+/// The last frame may be late by this part of the run (0.1 %), or by [`LATE_NS`] if that is more;
+/// else the frames before it may have been late for a quarter of the run.
+const END_LATE_PART: u64 = 1_000;
+/// From the moment at which everything is back: how long further copies are waited for, nanoseconds.
+const LINGER_NS: u64 = 20_000_000;
+/// Longest run whose due times the header of a frame can hold (48 bits), nanoseconds.
+const SPAN_NS_MAX: u64 = 250_000_000_000_000;
+/// A pause of the whole machine that is longer than this spoils the run, nanoseconds.
+const SUSPENDED_NS_MAX: u64 = 10_000_000;
+
+/// What the sender does until the next frame is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// Looks again and again: exact, and takes the whole CPU.
+    Spin,
+    /// Sleeps until the next frame is due or one comes back; wakes some microseconds late.
+    Sleep,
+}
+
+/// Everything that defines a run.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenLoopConfig {
+    /// Length of a frame with header and FCS, bytes.
+    pub frame_bytes: u32,
+    /// Rate, bits of the frames a second, without preamble and gap.
+    pub rate_bps: u64,
+    /// Frames that are due together, 1 to 1024.
+    pub burst: u32,
+    /// Length of the measured part, nanoseconds.
+    pub span_ns: u64,
+    /// Frames sent before the measured part (routing cache, neighbours, page faults).
+    pub warmup_frames: u64,
+    /// How long frames are waited for after the last one was sent, nanoseconds.
+    pub drain_ns: u64,
+    /// What is done between two frames.
+    pub pause: Pause,
+    /// Marks the frames, together with the time of the run.
+    pub seed: u64,
+}
+
+impl OpenLoopConfig {
+    /// 3 s of frames of `frame_bytes` at `rate_bps`: one at a time, 20 to warm up, 1 s to come
+    /// back, spinning where frames are less than 200 µs apart.
+    pub fn new(frame_bytes: u32, rate_bps: u64) -> Self {
+        let period_ns = u64::from(frame_bytes) * 8_000_000_000 / rate_bps.max(1);
+        Self {
+            frame_bytes,
+            rate_bps,
+            burst: 1,
+            span_ns: 3_000_000_000,
+            warmup_frames: 20,
+            drain_ns: 1_000_000_000,
+            pause: if period_ns < 200_000 {
+                Pause::Spin
+            } else {
+                Pause::Sleep
+            },
+            seed: 1,
+        }
+    }
+}
+
+/// Runs the open loop on the calling thread, which stays where it was placed.
+///
+/// `on_warm` is called once, after the warm-up and before the first measured frame.
+///
+/// # Errors
+/// A parameter out of its range; a rate that is not held ([`Error::RateNotHeld`]); a path on which
+/// nothing of the warm-up comes back; a machine that was suspended. Lost frames are no error.
+pub fn run(
+    backend: &mut dyn Backend,
+    config: &OpenLoopConfig,
+    on_warm: impl FnOnce() -> Result<()>,
+) -> Result<OpenLoopReport> {
+    let plan = Plan::of(backend, config)?;
+    let warmup = if config.warmup_frames > 0 {
+        let warmup = Phase::new(&plan, config.warmup_frames, WARMUP_BEHIND_NS_MAX)?
+            .go(backend)?
+            .account;
+        if warmup.returned == 0 && !interrupt::requested() {
+            return Err(Error::NothingReturned {
+                sent: warmup.sent,
+                foreign: warmup.foreign,
+                target: backend.describe(),
+            });
+        }
+        warmup
+    } else {
+        Account::default()
+    };
+    on_warm()?;
+    backend.drops()?;
+    let suspended_before_ns = suspended_ns()?;
+    let done = Phase::new(&plan, plan.frames, BEHIND_NS_MAX)?.go(backend)?;
+    if suspended_ns()?.abs_diff(suspended_before_ns) > SUSPENDED_NS_MAX {
+        return Err(Error::Suspended);
+    }
+    Ok(OpenLoopReport {
+        warmup,
+        account: done.account,
+        rtts: done.rtts,
+        timeline: done.timeline,
+        frame_bytes: config.frame_bytes,
+        rate_bps: config.rate_bps,
+        send_late_ns_max: done.late_ns_max,
+        span_ns: done.span_ns,
+        drops: backend.drops()?,
+        partial: done.account.sent < plan.frames,
+    })
+}
+
+/// A checked configuration.
+struct Plan<'a> {
+    config: &'a OpenLoopConfig,
+    schedule: Schedule,
+    frames: u64,
+    payload_len: usize,
+}
+
+impl<'a> Plan<'a> {
+    fn of(backend: &dyn Backend, config: &'a OpenLoopConfig) -> Result<Self> {
+        let schedule = Schedule::new(config.frame_bytes, config.rate_bps, config.burst)
+            .map_err(Error::Invalid)?;
+        let overhead = backend.overhead();
+        let payload_len = config.frame_bytes.saturating_sub(overhead) as usize;
+        if payload_len < PROBE_LEN {
+            return Err(Error::Invalid(format!(
+                "a frame of {} bytes has no room for the {PROBE_LEN} bytes of a probe on this path: \
+                 the smallest is {}",
+                config.frame_bytes,
+                overhead + PROBE_LEN as u32
+            )));
+        }
+        if config.span_ns > SPAN_NS_MAX {
+            return Err(Error::Invalid(format!(
+                "a run of {} s: the header of a frame counts up to {} s; make it shorter and repeat it",
+                config.span_ns / 1_000_000_000,
+                SPAN_NS_MAX / 1_000_000_000
+            )));
+        }
+        let frames = schedule.frames_in(config.span_ns);
+        if frames.max(config.warmup_frames) > FRAMES_MAX {
+            return Err(Error::Invalid(format!(
+                "{frames} frames are more than the {FRAMES_MAX} that one run can account for: \
+                 make it shorter and repeat it"
+            )));
+        }
+        Ok(Self {
+            config,
+            schedule,
+            frames,
+            payload_len,
+        })
+    }
+}
+
+/// One stretch of frames from the first to the last, and what comes back of them.
+struct Phase<'a> {
+    plan: &'a Plan<'a>,
+    frames: u64,
+    ledger: Ledger,
+    start_ns: u64,
+    sent: u64,
+    next_due_ns: u64,
+    payload: Vec<u8>,
+    buffer: Vec<u8>,
+    rtts: RoundTrips,
+    timeline: Timeline,
+    late_ns_max: u64,
+    behind_since_ns: Option<u64>,
+    behind_ns_max: u64,
+    no_room: u64,
+}
+
+/// What a phase leaves.
+struct Done {
+    account: Account,
+    rtts: RoundTrips,
+    timeline: Timeline,
+    late_ns_max: u64,
+    span_ns: u64,
+}
+
+impl<'a> Phase<'a> {
+    fn new(plan: &'a Plan<'a>, frames: u64, behind_ns_max: u64) -> Result<Self> {
+        let tag = fresh_tag(plan.config.seed, monotonic_ns()?);
+        let ledger = Ledger::new(tag, frames, plan.payload_len, plan.schedule);
+        let start_ns = monotonic_ns()?;
+        Ok(Self {
+            plan,
+            frames,
+            ledger,
+            start_ns,
+            sent: 0,
+            next_due_ns: start_ns,
+            payload: vec![0xA5; plan.payload_len],
+            buffer: vec![0; PAYLOAD_LEN_MAX + 1],
+            rtts: RoundTrips::new(),
+            timeline: Timeline::new(),
+            late_ns_max: 0,
+            behind_since_ns: None,
+            behind_ns_max,
+            no_room: 0,
+        })
+    }
+
+    fn go(mut self, backend: &mut dyn Backend) -> Result<Done> {
+        while self.sent < self.frames && !interrupt::requested() {
+            let now_ns = monotonic_ns()?;
+            let is_due = now_ns >= self.next_due_ns;
+            if is_due {
+                self.send(backend, now_ns)?;
+            }
+            if !self.receive(backend)? && !is_due {
+                match self.plan.config.pause {
+                    Pause::Spin => std::hint::spin_loop(),
+                    Pause::Sleep => backend.wait(self.next_due_ns)?,
+                }
+            }
+        }
+        let end_ns = monotonic_ns()?;
+        self.check_end(end_ns)?;
+        self.drain(backend, end_ns)?;
+        Ok(Done {
+            account: self.ledger.close(),
+            rtts: self.rtts,
+            timeline: self.timeline,
+            late_ns_max: self.late_ns_max,
+            span_ns: end_ns - self.start_ns,
+        })
+    }
+
+    fn send(&mut self, backend: &mut dyn Backend, now_ns: u64) -> Result<()> {
+        let late_ns = now_ns - self.next_due_ns;
+        self.check_pace(now_ns, late_ns)?;
+        self.ledger.next_probe().write(&mut self.payload);
+        if !backend.send(&self.payload)? {
+            self.no_room += 1;
+            return Ok(());
+        }
+        self.ledger.sent();
+        self.sent += 1;
+        self.late_ns_max = self.late_ns_max.max(late_ns);
+        self.next_due_ns = self.start_ns + self.plan.schedule.due_ns(self.sent);
+        Ok(())
+    }
+
+    fn receive(&mut self, backend: &mut dyn Backend) -> Result<bool> {
+        let Some(len) = backend.recv(&mut self.buffer)? else {
+            return Ok(false);
+        };
+        let now_ns = monotonic_ns()?;
+        let payload = &self.buffer[..len.min(self.buffer.len())];
+        if let Seen::First { due_ns } = self.ledger.received(payload) {
+            let rtt_ns = now_ns.saturating_sub(self.start_ns + due_ns);
+            self.rtts.record(rtt_ns);
+            self.timeline.record(due_ns, rtt_ns);
+        }
+        Ok(true)
+    }
+
+    /// A sender that can't keep up is ended; one that was held up for a moment is not.
+    fn check_pace(&mut self, now_ns: u64, late_ns: u64) -> Result<()> {
+        if late_ns <= LATE_NS {
+            self.behind_since_ns = None;
+            return Ok(());
+        }
+        let since_ns = *self.behind_since_ns.get_or_insert(now_ns);
+        if now_ns - since_ns > self.behind_ns_max {
+            return Err(self.not_held(now_ns));
+        }
+        Ok(())
+    }
+
+    /// At the end nothing may be left over that a longer run would have shown. A sender that was only
+    /// held up at the very end would have caught up.
+    fn check_end(&self, end_ns: u64) -> Result<()> {
+        let Some(since_ns) = self.behind_since_ns.filter(|_| self.sent == self.frames) else {
+            return Ok(());
+        };
+        let span_ns = self.plan.schedule.due_ns(self.frames);
+        let late_ns = (end_ns - self.start_ns).saturating_sub(span_ns);
+        let allowed_ns = (span_ns / 4).min(self.behind_ns_max);
+        if late_ns > (span_ns / END_LATE_PART).max(LATE_NS) && end_ns - since_ns > allowed_ns {
+            return Err(self.not_held(end_ns));
+        }
+        Ok(())
+    }
+
+    fn not_held(&self, now_ns: u64) -> Error {
+        let schedule = &self.plan.schedule;
+        Error::RateNotHeld {
+            asked_bps: schedule.rate_bps(),
+            held_bps: schedule.bps_of(self.sent, now_ns - self.start_ns) as u64,
+            no_room: self.no_room,
+        }
+    }
+
+    /// Takes what still comes: until the time is over, or nothing is missing and no further copies
+    /// have come for a while.
+    fn drain(&mut self, backend: &mut dyn Backend, end_ns: u64) -> Result<()> {
+        let deadline_ns = end_ns + self.plan.config.drain_ns;
+        let mut quiet_since_ns = end_ns;
+        loop {
+            let now_ns = monotonic_ns()?;
+            let is_quiet = self.ledger.is_complete() && now_ns >= quiet_since_ns + LINGER_NS;
+            if now_ns >= deadline_ns || is_quiet {
+                return Ok(());
+            }
+            if self.receive(backend)? {
+                quiet_since_ns = now_ns;
+            } else {
+                backend.wait(deadline_ns.min(now_ns + LINGER_NS))?;
+            }
+        }
+    }
+}
