@@ -92,8 +92,16 @@ fn two_cards(text: &str) -> Result<[String; 2], String> {
 }
 
 fn drawings() -> String {
-    let draw = |kind: Kind| format!("{kind}: {}\n\n{}\n", kind.about(), kind.drawing());
+    let draw = |kind: Kind| format!("{kind}: {}\n\n{}\n", kind.about(), indented(kind));
     Kind::ALL.map(draw).join("\n")
+}
+
+fn indented(kind: Kind) -> String {
+    let lines = kind.drawing().lines();
+    lines
+        .map(|line| format!("  {line}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The exit code of an error.
@@ -258,7 +266,7 @@ fn list(args: &ListArgs, context: &Context) -> Result<()> {
             print::line(format!("{:17} not here: {reason}", ""))?;
         }
         if args.verbose {
-            print::line(format!("\n{}\n", kind.drawing()))?;
+            print::line(format!("\n{}\n", indented(*kind)))?;
         }
     }
     Ok(())

@@ -111,17 +111,22 @@ pub(super) fn privilege(what: &str) -> Result<()> {
     }
 }
 
-/// Whether there is no topology of that name, and no other that has addresses in the caller's namespace.
-pub(super) fn is_new(spec: &Spec) -> Result<()> {
-    if state::read(&spec.name)?.is_some() {
-        let name = spec.name.clone();
-        return Err(Error::Exists { name });
+/// Whether there is no topology of that name.
+pub(super) fn is_new(name: &str) -> Result<()> {
+    match state::read(name)? {
+        Some(_) => Err(Error::Exists { name: name.into() }),
+        None => Ok(()),
     }
-    let home = (spec.kind == Kind::Nic).then(netns::own_identity);
-    let home = home.transpose()?;
-    let others = state::all()?;
-    let same_home = |other: &&state::State| home.is_some() && other.plan.home == home;
-    match others.iter().find(same_home) {
+}
+
+/// Whether no other topology gives its address to the namespace in which this one gives it.
+fn address_is_free(plan: &Plan) -> Result<()> {
+    let clashes = |other: &&state::State| {
+        plan.home.is_some()
+            && other.plan.home == plan.home
+            && other.plan.topology.server.address == plan.topology.server.address
+    };
+    match state::all()?.iter().find(clashes) {
         Some(other) => Err(Error::Taken {
             what: format!(
                 "the topology '{}', which has the same addresses,",
@@ -135,6 +140,7 @@ pub(super) fn is_new(spec: &Spec) -> Result<()> {
 
 /// Whether everything that the plan makes is free. So whatever has one of its names later, the plan has made.
 pub(super) fn nothing_in_the_way(plan: &Plan) -> Result<()> {
+    address_is_free(plan)?;
     for name in plan::namespaces(plan) {
         if netns::exists(name) {
             return Err(Error::Taken {

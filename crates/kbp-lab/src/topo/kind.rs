@@ -48,104 +48,104 @@ const TABLE: [About; 8] = [
         name: "lo",
         about: "one namespace, over its loopback",
         drawing: "\
-  +- kbp-NAME-host ---------------+
-  |  client  <--- lo --->  server |
-  |            127.0.0.1          |
-  +-------------------------------+",
++- kbp-NAME-host ---------------+
+|  client  <--- lo --->  server |
+|            127.0.0.1          |
++-------------------------------+",
     },
     About {
         kind: Kind::Veth,
         name: "veth",
         about: "two namespaces, a veth pair between them",
         drawing: "\
-  +- kbp-NAME-client -+        +- kbp-NAME-server -+
-  |  client      eth0 |--veth--| eth0      server  |
-  |        10.91.1.1  |        |  10.91.1.2        |
-  +-------------------+        +-------------------+",
++- kbp-NAME-client -+        +- kbp-NAME-server -+
+|  client      eth0 |--veth--| eth0      server  |
+|        10.91.1.1  |        |  10.91.1.2        |
++-------------------+        +-------------------+",
     },
     About {
         kind: Kind::Bridge,
         name: "bridge",
         about: "two namespaces, joined by a bridge in a third",
         drawing: "\
-  +- kbp-NAME-client -+      +- kbp-NAME-host -+      +- kbp-NAME-server -+
-  |  client      eth0 |-veth-| client          |      |                   |
-  |        10.91.2.1  |      |    `-- br0 --.  |      |                   |
-  +-------------------+      |          server |-veth-| eth0      server  |
-                             +-----------------+      |  10.91.2.2        |
-                                                      +-------------------+",
++- kbp-NAME-client -+      +- kbp-NAME-host -+      +- kbp-NAME-server -+
+|  client      eth0 |-veth-| client          |      |                   |
+|        10.91.2.1  |      |    `-- br0 --.  |      |                   |
++-------------------+      |          server |-veth-| eth0      server  |
+                           +-----------------+      |  10.91.2.2        |
+                                                    +-------------------+",
     },
     About {
         kind: Kind::BridgeNetfilter,
         name: "bridge-netfilter",
         about: "bridge, with conntrack, NAT and a rule set on its packets",
         drawing: "\
-  +- kbp-NAME-client -+      +- kbp-NAME-host ---------+      +- kbp-NAME-server -+
-  |  client      eth0 |-veth-| client                  |      |                   |
-  |        10.91.3.1  |      |    `-- br0 --.          |      |                   |
-  | talks to          |      |  10.91.3.254 |          |      |                   |
-  | 10.91.3.100       |      |          server         |-veth-| eth0      server  |
-  +-------------------+      |  DNAT .100 -> .2        |      |  10.91.3.2        |
-                             |  forward: --rules rules |      +-------------------+
-                             +-------------------------+",
++- kbp-NAME-client -+      +- kbp-NAME-host ---------+      +- kbp-NAME-server -+
+|  client      eth0 |-veth-| client                  |      |                   |
+|        10.91.3.1  |      |    `-- br0 --.          |      |                   |
+| talks to          |      |  10.91.3.254 |          |      |                   |
+| 10.91.3.100       |      |          server         |-veth-| eth0      server  |
++-------------------+      |  DNAT .100 -> .2        |      |  10.91.3.2        |
+                           |  forward: --rules rules |      +-------------------+
+                           +-------------------------+",
     },
     About {
         kind: Kind::RoutedNat,
         name: "routed-nat",
         about: "docker's model: an address of the host is forwarded to a container's namespace",
         drawing: "\
-  +- kbp-NAME-wire --+      +- kbp-NAME-host -----------+      +- kbp-NAME-app --+
-  |  client     eth0 |-veth-| eth0 10.91.4.1            |      |                 |
-  |       10.91.4.2  |      |  DNAT 10.91.4.1 -> app    |      |                 |
-  | talks to         |      |  forward: --rules rules   |      |                 |
-  | 10.91.4.1        |      |  masquerade               |      |                 |
-  +------------------+      | br0 10.91.5.1 --.         |      |                 |
-                            |                app        |-veth-| eth0    server  |
-                            +---------------------------+      |  10.91.5.2      |
-                                                               +-----------------+",
++- kbp-NAME-wire --+      +- kbp-NAME-host -----------+      +- kbp-NAME-app --+
+|  client     eth0 |-veth-| eth0 10.91.4.1            |      |                 |
+|       10.91.4.2  |      |  DNAT 10.91.4.1 -> app    |      |                 |
+| talks to         |      |  forward: --rules rules   |      |                 |
+| 10.91.4.1        |      |  masquerade               |      |                 |
++------------------+      | br0 10.91.5.1 --.         |      |                 |
+                          |                app        |-veth-| eth0    server  |
+                          +---------------------------+      |  10.91.5.2      |
+                                                             +-----------------+",
     },
     About {
         kind: Kind::Vxlan,
         name: "vxlan",
         about: "two namespaces that play nodes, a vxlan tunnel between their bridges",
         drawing: "\
-  +- kbp-NAME-client -+                                +- kbp-NAME-server -+
-  |  client      eth0 |                                | eth0      server  |
-  |        10.91.6.1  |                                |  10.91.6.2        |
-  +--------------veth-+                                +-veth--------------+
-                  |                                        |
-  +- kbp-NAME-client-node ----+              +- kbp-NAME-server-node ----+
-  |              app          |              |          app              |
-  |  vxlan0 --- br0           |              |          br0 --- vxlan0   |
-  |     `------- under0       |-----veth-----|       under0 -------'     |
-  |           10.91.7.1       |              |       10.91.7.2           |
-  +---------------------------+              +---------------------------+",
++- kbp-NAME-client -+                                +- kbp-NAME-server -+
+|  client      eth0 |                                | eth0      server  |
+|        10.91.6.1  |                                |  10.91.6.2        |
++--------------veth-+                                +-veth--------------+
+                |                                        |
++- kbp-NAME-client-node ----+              +- kbp-NAME-server-node ----+
+|              app          |              |          app              |
+|  vxlan0 --- br0           |              |          br0 --- vxlan0   |
+|     `------- under0       |-----veth-----|       under0 -------'     |
+|           10.91.7.1       |              |       10.91.7.2           |
++---------------------------+              +---------------------------+",
     },
     About {
         kind: Kind::Container,
         name: "container",
         about: "routed-nat, and the server's end is a container of crun or runc",
         drawing: "\
-  +- kbp-NAME-wire --+      +- kbp-NAME-host -----------+      +- kbp-NAME-app --------+
-  |  client     eth0 |-veth-| eth0 10.91.8.1            |      | +-------------------+ |
-  |       10.91.8.2  |      |  DNAT 10.91.8.1 -> app    |      | | container         | |
-  | talks to         |      |  forward: --rules rules   |      | | kbp-NAME-app      | |
-  | 10.91.8.1        |      |  masquerade               |      | |                   | |
-  +------------------+      | br0 10.91.9.1 --.         |      | |                   | |
-                            |                app        |-veth-| | eth0      server  | |
-                            +---------------------------+      | |  10.91.9.2        | |
-                                                               | +-------------------+ |
-                                                               +-----------------------+",
++- kbp-NAME-wire --+      +- kbp-NAME-host -----------+      +- kbp-NAME-app --------+
+|  client     eth0 |-veth-| eth0 10.91.8.1            |      | +-------------------+ |
+|       10.91.8.2  |      |  DNAT 10.91.8.1 -> app    |      | | container         | |
+| talks to         |      |  forward: --rules rules   |      | | kbp-NAME-app      | |
+| 10.91.8.1        |      |  masquerade               |      | |                   | |
++------------------+      | br0 10.91.9.1 --.         |      | |                   | |
+                          |                app        |-veth-| | eth0      server  | |
+                          +---------------------------+      | |  10.91.9.2        | |
+                                                             | +-------------------+ |
+                                                             +-----------------------+",
     },
     About {
         kind: Kind::Nic,
         name: "nic",
         about: "two network cards on one wire, the tester's in a namespace",
         drawing: "\
-  +- here --------------+             +- kbp-NAME-tester ---+
-  |  server    NIC A    |             |    NIC B    client  |
-  |       10.91.10.1    |-- network --|       10.91.10.2    |
-  +---------------------+             +---------------------+",
++- here --------------+             +- kbp-NAME-tester ---+
+|  server    NIC A    |             |    NIC B    client  |
+|       10.91.10.1    |-- network --|       10.91.10.2    |
++---------------------+             +---------------------+",
     },
 ];
 
@@ -254,6 +254,7 @@ mod tests {
     #[test]
     fn drawings_fit_a_terminal_of_100_columns() {
         for kind in Kind::ALL {
+            assert!(kind.drawing().starts_with('+'), "{kind}");
             for line in kind.drawing().lines() {
                 assert!(line.is_ascii() && line.len() <= 100, "{kind}: {line}");
             }

@@ -142,7 +142,7 @@ pub fn add_unless(spec: &Spec, interrupted: &dyn Fn() -> bool) -> Result<Topolog
     check::spec(spec)?;
     check::privilege(&format!("make the topology {}", spec.name))?;
     let _lock = state::lock(&spec.name, interrupted)?;
-    check::is_new(spec)?;
+    check::is_new(&spec.name)?;
     can_run_spec(spec).map_err(|reason| Error::CannotRun {
         kind: spec.kind,
         reason,

@@ -240,10 +240,21 @@ fn network_cards_come_back_as_they_were() {
         add_or_explain(&spec);
         let second = Spec {
             name: format!("{}-2", spec.name),
+            nics: ["other0".into(), "other1".into()],
             ..spec.clone()
         };
+        let places = second.nics.each_ref().map(|nic| place(nic));
+        let macs = [Mac([2, 0, 0, 0, 9, 3]), Mac([2, 0, 0, 0, 9, 4])];
+        let ends = [(&places[0], macs[0]), (&places[1], macs[1])];
+        Links::default().add_veth(ends, 1500).unwrap();
         let sentence = add(&second).unwrap_err().to_string();
         assert!(sentence.contains("is in the way"), "{sentence}");
+        let turned = Spec {
+            nics: ["other1".into(), "other0".into()],
+            ..second
+        };
+        ping_pong(&add_or_explain(&turned));
+        del(&turned.name).unwrap();
         let elsewhere = netns::inside_new(|| Ok(del(&spec.name))).unwrap();
         let sentence = elsewhere.unwrap_err().to_string();
         assert!(sentence.contains("in which it was made"), "{sentence}");
