@@ -41,7 +41,7 @@ ping_pong() {
 		cat /proc/[0-9]*/net/udp 2> /dev/null | grep -q ':1E14 '
 	}
 	lab_wait_for 10 listening
-	kbp -n "$netns" measure pingpong client "$target:7700" --json --seconds 1 --period-us 20000 \
+	kbp -n "$netns" measure pingpong client "$target:7700" --json --count 30 --timeout-ms 10000 --period-us 20000 \
 		> "$OUT/$1.json" 2> "$OUT/$1.err" || lab_fail "$1: $(cat "$OUT/$1.err" /run/server.log)"
 	kill "$pid" 2> /dev/null
 	wait "$pid" 2> /dev/null
@@ -62,7 +62,7 @@ nothing_left() {
 	tries=0
 	until same; do
 		tries=$((tries + 1))
-		[ "$tries" -lt 20 ] || lab_fail "something is left: $(diff /run/before /run/after)"
+		[ "$tries" -lt 150 ] || lab_fail "something is left: $(diff /run/before /run/after)"
 		sleep 0.2
 	done
 }

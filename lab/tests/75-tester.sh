@@ -24,9 +24,10 @@ ip -n tester addr add 10.8.0.2/24 dev tester
 ip -n tester link set tester up
 mac=$(cat /sys/class/net/server/address)
 ip -n tester neigh replace $SERVER lladdr "$mac" dev tester nud permanent
-kbp measure pingpong server --bind $SERVER:7700 --cpu 0 &
+ip neigh replace 10.8.0.2 lladdr "$(ip netns exec tester cat /sys/class/net/tester/address)" dev server nud permanent
+kbp measure pingpong server --bind $SERVER:7700 --cpu 0 > /run/server.log 2>&1 &
 lab_defer kill $!
-sleep 0.2
+lab_wait_for 10 grep -q serving /run/server.log
 
 # open_loop FRAMES_PER_SECOND SECONDS ARGUMENTS...: a run from the tester's namespace.
 open_loop() {

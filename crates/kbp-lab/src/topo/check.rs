@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::container;
@@ -228,6 +229,11 @@ fn usable_nic(ifname: &str) -> std::result::Result<(), String> {
             "{ifname} is a port of a bridge or a bond; take it out first (`ip link set {ifname} nomaster`)"
         ));
     }
+    if let Some(upper) = upper_of(ifname) {
+        return Err(format!(
+            "{upper} stands on {ifname} and would lose what it has; name two cards that are free, with --nics A,B"
+        ));
+    }
     match links.has_address(&place) {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!(
@@ -235,6 +241,17 @@ fn usable_nic(ifname: &str) -> std::result::Result<(), String> {
         )),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// An interface that stands on another one: a VLAN, a macvlan.
+fn upper_of(ifname: &str) -> Option<String> {
+    let entries = fs::read_dir(Path::new("/sys/class/net").join(ifname)).ok()?;
+    entries
+        .filter_map(std::result::Result::ok)
+        .find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_prefix("upper_").map(str::to_owned)
+        })
 }
 
 /// Makes, in the calling thread's namespace, one of everything that this kind needs.

@@ -17,6 +17,7 @@ use crate::compare::{place_of, resume, table};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::machine::begin_result;
+use crate::mechanism::leftover;
 use crate::place::Place;
 use crate::progress;
 use crate::result::ResultFile;
@@ -48,6 +49,10 @@ pub(super) fn run(args: &CompareArgs, json: bool) -> Result<u8> {
     }
     let mut file = resume::continued(&path, fresh)?;
     interrupt::catch()?;
+    // First what a mechanism changed, while the interfaces are still where it found them.
+    if let Some(undone) = leftover::recover()? {
+        eprintln!("kbp: undone what a run that died has left: {undone}");
+    }
     place_of::remove_left()?;
     // Everything of this process that is not placed elsewhere keeps out of the way.
     Place {

@@ -206,6 +206,8 @@ impl CompareArgs {
                 timeout_ns: TIMEOUT_NS,
                 period_ns: self.period_us * 1_000,
                 payload_len: self.size,
+                // The counters are read when the last reply is there, not after a silence.
+                linger_ns: 0,
                 ..ClientConfig::new(any, u64::from(self.seed))
             },
             open_loop: self.open_loop(),

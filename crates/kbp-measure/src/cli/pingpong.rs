@@ -179,6 +179,7 @@ fn write_series(path: &std::path::Path, series_ns: &[u64]) -> std::io::Result<()
 
 fn as_json(report: &ClientReport) -> String {
     serde_json::json!({
+        "partial": interrupt::requested(),
         "n": report.measured.answered,
         "lost": report.measured.lost,
         "late": report.measured.late,

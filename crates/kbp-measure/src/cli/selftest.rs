@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Example, as the tester will run:
   kbp measure selftest --cpu 1 --fifo 40
 
-Shorter round trips than the floor are refused by every `kbp measure` command.";
+`kbp measure openloop`, `throughput` and `pingpong client` refuse a median below the floor.";
 
 /// `kbp measure selftest`
 #[derive(Debug, Args)]

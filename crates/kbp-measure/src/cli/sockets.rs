@@ -358,7 +358,9 @@ fn sample(
         let now_ns = monotonic_ns()?;
         if now_ns >= next_ns {
             samples.push(read()?);
-            next_ns += slice_ns;
+            while next_ns <= now_ns {
+                next_ns += slice_ns;
+            }
         }
         sleep_until_ns(next_ns.min(now_ns + 20_000_000))?;
     }
@@ -421,6 +423,7 @@ fn table(args: &TableArgs, json: bool) -> Result<u8> {
         println!("{}", heading());
     }
     let mut all_held = true;
+    result.partial = true;
     'rounds: for round in 1..=args.rounds {
         for run in args.cells(&techniques)? {
             let report = match sockets::run(&run) {
@@ -443,6 +446,10 @@ fn table(args: &TableArgs, json: bool) -> Result<u8> {
                 result.save(path)?;
             }
         }
+    }
+    result.partial = interrupt::requested();
+    if let Some(path) = &args.out {
+        result.save(path)?;
     }
     if json {
         let unavailable: Vec<_> = unavailable

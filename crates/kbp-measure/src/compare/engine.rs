@@ -178,12 +178,13 @@ fn not_run(cell: &Cell, why: String, failed: bool) -> NotRun {
         path: cell.path.clone(),
         load: cell.load.clone(),
         mode: cell.mode.clone(),
+        round: failed.then_some(cell.round),
         why,
         failed,
     }
 }
 
-/// Whether a cell is in the file, or why it can't be: that is said once, for all its rounds.
+/// Whether a cell is in the file, or why it is not. That it can't run is said once, for all its rounds.
 fn is_over(file: &ResultFile, cell: &Cell) -> bool {
     let Cell {
         path,
@@ -194,7 +195,10 @@ fn is_over(file: &ResultFile, cell: &Cell) -> bool {
     } = cell;
     let measured =
         |row: &Row| (&row.path, &row.load, &row.mode, row.round) == (path, load, mode, *round);
-    let refused = |cell: &NotRun| (&cell.path, &cell.load, &cell.mode) == (path, load, mode);
+    let refused = |cell: &NotRun| {
+        (&cell.path, &cell.load, &cell.mode) == (path, load, mode)
+            && cell.round.is_none_or(|failed| failed == *round)
+    };
     file.rows.iter().any(measured) || file.not_run.iter().any(refused)
 }
 

@@ -19,8 +19,6 @@ use crate::witness::Counted;
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// The word with which a server says that its socket is bound.
 const BOUND: &str = "serving ";
-/// Name of the thread of an echo server.
-const THREAD_NAME: &str = "kbp-echo";
 
 /// A running server. Dropping it ends a process; [`Server::stop`] ends both kinds and says how it went.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Server {
     /// Who uses its CPU time. `None` when that is not known: a row without it is better than none.
     pub fn counted(&self) -> Option<Counted> {
         match self {
-            Self::Thread(..) => echo_thread().map(Counted::Thread),
+            Self::Thread(server, _) => Some(server.counted()),
             Self::Process(process) => child_of(process.0.id()).map(Counted::Process),
         }
     }
@@ -150,18 +148,6 @@ impl Placed for Command {
         }
         self
     }
-}
-
-/// The thread of this process that is an echo server. There is one at a time.
-fn echo_thread() -> Option<u32> {
-    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
-    tasks.flatten().find_map(|task| {
-        let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;
-        let name = task.file_name();
-        (comm.trim() == THREAD_NAME)
-            .then(|| name.to_str()?.parse().ok())
-            .flatten()
-    })
 }
 
 /// The program that a container's runtime waits for. Where the kernel does not list children, it is not known.

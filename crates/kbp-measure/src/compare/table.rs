@@ -299,6 +299,7 @@ mod tests {
             path: "nic".into(),
             load: "idle".into(),
             mode: "backlog-threads".into(),
+            round: None,
             why: "the kernel was not booted with it".into(),
             failed: false,
         });

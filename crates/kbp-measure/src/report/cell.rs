@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use super::run::Run;
 use crate::result::{Row, RttNs, TOOL_KBP};
+use crate::stats::rank;
 
 /// The mechanism that every other is compared with.
 pub const STOCK: &str = "softirq";
@@ -128,7 +129,11 @@ impl<'a> Cell<'a> {
 }
 
 fn pooled_histogram(rows: &[&Row]) -> Vec<[u64; 2]> {
-    if rows.iter().any(|row| row.histogram_ns.is_empty()) {
+    // A round in which nothing came back has no histogram, and nothing to add.
+    if rows
+        .iter()
+        .any(|row| row.n > 0 && row.histogram_ns.is_empty())
+    {
         return Vec::new();
     }
     let mut cells = BTreeMap::new();
@@ -141,7 +146,7 @@ fn pooled_histogram(rows: &[&Row]) -> Vec<[u64; 2]> {
 /// The round trip that a share of all does not exceed, nanoseconds; 0 without any.
 pub fn quantile_ns(cells: &[[u64; 2]], share: f64) -> u64 {
     let all: u64 = cells.iter().map(|cell| cell[1]).sum();
-    let wanted = ((share * all as f64).ceil() as u64).max(1);
+    let wanted = rank(share, all);
     let mut seen = 0;
     for [end, count] in cells {
         seen += count;

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::cell::{is_ours, Cell, Group};
 use super::names;
+use crate::stats::rank;
 
 /// Points of a line, at most.
 const LINE_POINTS_MAX: usize = 400;
@@ -113,7 +114,7 @@ fn thin(cells: &[[u64; 2]], limit: usize) -> Vec<[u64; 2]> {
     let tail = (1..=grid).map(|i| 1.0 - all.powf(-(i as f64) / grid as f64));
     let mut kept = BTreeSet::from([0, stair.len() - 1]);
     for share in PERCENTILES.into_iter().chain(even).chain(tail) {
-        let wanted = ((share * all).ceil() as u64).max(1);
+        let wanted = rank(share, seen);
         kept.insert(
             stair
                 .partition_point(|step| step[1] < wanted)

@@ -68,6 +68,9 @@ pub struct NotRun {
     pub load: String,
     /// The mechanism.
     pub mode: String,
+    /// The round that failed; absent where it can't run in any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
     /// The reason, a sentence.
     pub why: String,
     /// Whether it can run here and failed. A run that is continued tries it again.
@@ -398,6 +401,7 @@ pub(crate) mod tests {
         file.partial = true;
         file.not_run = vec![NotRun {
             failed: true,
+            round: Some(1),
             ..NotRun::default()
         }];
         file.rows[0].note = Some("read this".into());

@@ -41,6 +41,11 @@ impl Rounds {
         (!ends.is_empty()).then_some(Self { ends, below })
     }
 
+    /// How many rounds tell of the scatter between rounds, beyond the one that tells of the middle.
+    pub(super) fn freedom(&self) -> usize {
+        self.below.len() - 1
+    }
+
     fn count(&self, round: usize) -> u64 {
         self.below[round].last().copied().unwrap_or(0)
     }
@@ -68,8 +73,8 @@ impl Rounds {
     }
 
     /// The logarithm of the quantile of a resample, over that of everything's at its place in the middle: the scatter
-    /// between rounds is enlarged to what it is without the loss of drawing from so few.
-    pub(super) fn draw(&self, share: f64, rng: &mut SplitMix64) -> f64 {
+    /// between rounds is enlarged to what it is without the loss of drawing from so few, and by `widen`.
+    pub(super) fn draw(&self, share: f64, widen: f64, rng: &mut SplitMix64) -> f64 {
         let rounds = self.below.len();
         let top = rounds as u64 - 1;
         let chosen: Vec<usize> = (0..rounds).map(|_| rng.in_range(0, top) as usize).collect();
@@ -81,7 +86,7 @@ impl Rounds {
             return drawn;
         }
         let (centre, between) = (self.quantile(share).ln(), self.value(&chosen, k).ln());
-        let enlarge = (rounds as f64 / top as f64).sqrt();
+        let enlarge = widen * (rounds as f64 / top as f64).sqrt();
         drawn + (enlarge - 1.0) * (between - centre)
     }
 
@@ -106,7 +111,7 @@ impl Rounds {
 }
 
 /// The rank, from 1, of the quantile at `share` of n values: the smallest that `share` of them do not exceed.
-fn rank(share: f64, n: u64) -> u64 {
+pub(crate) fn rank(share: f64, n: u64) -> u64 {
     // A share like 0.99 is a little more than it says in binary; a whole rank must not become the next one by that.
     ((share * n as f64 - 1e-9).ceil() as u64).clamp(1, n.max(1))
 }
@@ -179,7 +184,7 @@ mod tests {
         let n = flat.len() as u64;
         let (mut fast, mut slow) = (Vec::new(), Vec::new());
         for _ in 0..4_000 {
-            fast.push(rounds.draw(0.9, &mut rng).exp());
+            fast.push(rounds.draw(0.9, 1.0, &mut rng).exp());
             let mut sample: Vec<u64> = (0..n)
                 .map(|_| flat[rng.in_range(0, n - 1) as usize])
                 .collect();

@@ -133,6 +133,9 @@ pub fn load(
     let start_ns = monotonic_ns()?;
     let end_ns = start_ns + config.span_ns;
     client.measure(start_ns, end_ns)?;
+    if interrupt::requested() {
+        return Err(Error::Interrupted("the load on memcached"));
+    }
     while !client.on_the_way.is_empty() {
         client.step(u64::MAX)?;
     }

@@ -42,7 +42,7 @@ impl OpenLoopReport {
             load: load.into(),
             round,
             tool: TOOL_KBP.into(),
-            path: "nic".into(),
+            path: "as-is".into(),
             traffic: "open-loop".into(),
             size_bytes: u64::from(self.frame_bytes),
             rate_bps: Some(self.rate_bps),

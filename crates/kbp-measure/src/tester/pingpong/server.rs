@@ -16,6 +16,7 @@ use super::packet::{Ping, PAYLOAD_LEN_MAX};
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::tester::openloop::Probe;
+use crate::witness::Counted;
 
 /// Wake-ups that are sent to a server which shall stop, 50 ms apart, before it is given up.
 const WAKE_ATTEMPTS_MAX: u32 = 40;
@@ -33,6 +34,7 @@ pub struct EchoReport {
 #[derive(Debug)]
 pub struct EchoServer {
     addr: SocketAddr,
+    counted: Counted,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<EchoReport>>,
 }
@@ -55,13 +57,18 @@ impl EchoServer {
                     let socket = place.apply().and_then(|()| bind(addr));
                     let local = socket.as_ref().ok().and_then(|s| s.local_addr().ok());
                     // The receiver only goes away after it has heard this.
-                    let _ = bound_tx.send(local);
+                    let _ = bound_tx.send(local.map(|addr| (addr, Counted::this_thread())));
                     echo_until(&socket?, &stop)
                 }
             })
             .map_err(|e| Error::sys("start the echo server's thread", e))?;
         match bound_rx.recv() {
-            Ok(Some(addr)) => Ok(Self { addr, stop, thread }),
+            Ok(Some((addr, counted))) => Ok(Self {
+                addr,
+                counted,
+                stop,
+                thread,
+            }),
             _ => Err(match thread.join() {
                 Ok(Err(error)) => error,
                 _ => Error::Panicked("echo server"),
@@ -72,6 +79,11 @@ impl EchoServer {
     /// The address that is served; its port is the real one when 0 was asked for.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Its thread, for who counts CPU time.
+    pub fn counted(&self) -> Counted {
+        self.counted
     }
 
     /// Stops the server and waits for its end.

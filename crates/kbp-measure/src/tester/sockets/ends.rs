@@ -13,6 +13,8 @@ use crate::interrupt;
 
 /// A sender sleeps towards its next burst until this long before it, nanoseconds; then it spins.
 const WAKE_EARLY_NS: u64 = 200_000;
+/// Most reads of what a run has left in the socket; more than any buffer holds.
+const TAKES_MAX: u32 = 100_000;
 /// Share of the offered rate that has to be reached for it to count as held.
 const HELD: f64 = 0.99;
 
@@ -139,5 +141,21 @@ pub fn receive(
         receiver.take(account)?;
         received.set(account.received);
     }
+    Ok(())
+}
+
+/// Takes what still waits in the socket, after the sender has ended.
+///
+/// # Errors
+/// Those of [`Receive::take`].
+pub fn empty(receiver: &mut dyn Receive, account: &mut Account, received: &Counter) -> Result<()> {
+    for _ in 0..TAKES_MAX {
+        let before = account.received + account.foreign;
+        receiver.take(account)?;
+        if account.received + account.foreign == before {
+            break;
+        }
+    }
+    received.set(account.received);
     Ok(())
 }

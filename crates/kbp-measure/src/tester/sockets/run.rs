@@ -141,6 +141,7 @@ fn receive_end(
     // The other end only goes away after it has heard this.
     let _ = ready.send(link::mac(&run.receive_dev)?);
     ends::receive(&mut *receiver, &mut account, &marks.received, &marks.stop)?;
+    ends::empty(&mut *receiver, &mut account, &marks.received)?;
     Ok((account, receiver.drops()?))
 }
 
@@ -169,7 +170,10 @@ fn watch(run: &Run, marks: &Marks, is_over: impl Fn() -> bool) -> Result<Vec<Sam
         let now_ns = monotonic_ns()?;
         if now_ns >= slice_end_ns {
             samples.push(marks.sample()?);
-            slice_end_ns += run.slice_ns;
+            // After a delay the slices that were missed are one long one.
+            while slice_end_ns <= now_ns {
+                slice_end_ns += run.slice_ns;
+            }
         }
         // In steps, so that the end of the sender is seen.
         sleep_until_ns(slice_end_ns.min(now_ns + 10 * STEP_NS))?;

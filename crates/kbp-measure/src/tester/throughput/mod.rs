@@ -116,10 +116,11 @@ impl ThroughputReport {
             load: load.into(),
             round,
             tool: crate::result::TOOL_KBP.into(),
-            path: "nic".into(),
+            path: "as-is".into(),
             traffic: "rfc2544".into(),
             size_bytes: u64::from(self.frame_bytes),
-            rate_bps: Some(self.throughput.bps as u64),
+            // The rate was found, not set: it is in `throughput`.
+            rate_bps: None,
             n: account.returned,
             lost: account.lost,
             dup: account.duplicated,
