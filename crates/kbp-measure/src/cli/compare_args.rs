@@ -13,6 +13,7 @@ use crate::compare::bench::Options;
 use crate::compare::place_of::{self, PathOptions};
 use crate::compare::plan::Plan;
 use crate::compare::preset::{self, Preset};
+use crate::compare::streams;
 use crate::compare::tables;
 use crate::error::{Error, Result};
 use crate::load::{Load, LoadConfig};
@@ -327,7 +328,10 @@ impl CompareArgs {
                 .concat()
                 .into_iter()
                 .filter_map(|name| {
-                    let words = Load::from_name(&name)?.words(&options.loads);
+                    let words = match Load::from_name(&name)? {
+                        Load::Stream => streams::words(&options.stream_nics, options.path.cpus),
+                        load => load.words(&options.loads),
+                    };
                     Some((name, words))
                 })
                 .collect(),

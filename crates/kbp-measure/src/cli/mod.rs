@@ -25,7 +25,8 @@ use clap::{Args, Subcommand};
 use crate::check::{check_demo, Bar};
 use crate::error::Result;
 use crate::machine::complete_result;
-use crate::result::ResultFile;
+use crate::report::text::micros;
+use crate::result::{ResultFile, RttNs};
 
 pub use compare_args::{CompareArgs, CompareCommand};
 pub use functions::FunctionsArgs;
@@ -172,4 +173,19 @@ fn print_bars(bars: &[Bar], failed: usize) {
         println!("{word}  {}\n      {}", bar.demand, bar.found);
     }
     println!("{} of {} bars met", bars.len() - failed, bars.len());
+}
+
+/// Round trips as one line; `what` says of what.
+fn times(what: &str, rtt: &RttNs) -> String {
+    let us = |ns: u64| micros(ns as f64);
+    format!(
+        "{what}, µs: min {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}, mean {}",
+        us(rtt.min),
+        us(rtt.p50),
+        us(rtt.p90),
+        us(rtt.p99),
+        us(rtt.p999),
+        us(rtt.max),
+        micros(rtt.mean)
+    )
 }

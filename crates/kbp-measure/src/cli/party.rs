@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
 
-use super::EXIT_NOT_MET;
+use super::{times, EXIT_NOT_MET};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::party::agree::{Agree, Agreement, Bounds, Figure};
@@ -300,20 +300,6 @@ fn run_memcached(args: &MemcachedArgs, json: bool) -> Result<u8> {
         )
     });
     Ok(0)
-}
-
-fn times(what: &str, rtt: &RttNs) -> String {
-    let us = |ns: u64| micros(ns as f64);
-    format!(
-        "{what}, µs: min {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}, mean {}",
-        us(rtt.min),
-        us(rtt.p50),
-        us(rtt.p90),
-        us(rtt.p99),
-        us(rtt.p999),
-        us(rtt.max),
-        micros(rtt.mean)
-    )
 }
 
 pub(super) fn run_agree(args: &AgreeArgs, json: bool) -> Result<u8> {

@@ -10,10 +10,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::times;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::place::{run_at, Place};
-use crate::report::text::{count, micros};
+use crate::report::text::count;
 use crate::result::RttNs;
 use crate::tester::backend::Kind;
 use crate::tester::pingpong::{run_client, ClientConfig, ClientReport, EchoServer, Stop};
@@ -197,23 +198,14 @@ fn as_json(report: &ClientReport) -> String {
 
 fn as_table(report: &ClientReport) -> String {
     let counts = &report.measured;
-    let rtt = RttNs::from(&report.rtts);
-    let us = |ns: u64| micros(ns as f64);
     format!(
-        "{} round trips, {} lost ({} of them late), {} duplicates, {} slots skipped, {} foreign\n\
-         round trip, µs: min {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}, mean {}",
+        "{} round trips, {} lost ({} of them late), {} duplicates, {} slots skipped, {} foreign\n{}",
         count(counts.answered),
         count(counts.lost),
         count(counts.late),
         count(counts.dup),
         count(report.skipped),
         count(report.foreign),
-        us(rtt.min),
-        us(rtt.p50),
-        us(rtt.p90),
-        us(rtt.p99),
-        us(rtt.p999),
-        us(rtt.max),
-        micros(rtt.mean)
+        times("round trip", &RttNs::from(&report.rtts))
     )
 }

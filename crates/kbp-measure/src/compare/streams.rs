@@ -3,6 +3,8 @@
 //!
 //! Not here: the streams ([`crate::load::stream`]).
 
+use std::net::Ipv4Addr;
+
 use kbp_lab::topo::{self, End, Kind, Spec};
 
 use crate::error::Result;
@@ -41,6 +43,17 @@ pub fn up(nics: &[String; 2], cpus: Cpus) -> Result<StreamConfig> {
         end(&topology.client),
         Some(cpus.poller),
     ))
+}
+
+/// The load in words, before its cards are on their wire.
+pub fn words(nics: &[String; 2], cpus: Cpus) -> String {
+    let end = |ifname: &String| StreamEnd {
+        ifname: ifname.clone(),
+        netns: None,
+        addr: Ipv4Addr::UNSPECIFIED.into(),
+        cpu: cpus.housekeeping,
+    };
+    StreamConfig::new(end(&nics[0]), end(&nics[1]), Some(cpus.poller)).words()
 }
 
 /// Removes the pair.

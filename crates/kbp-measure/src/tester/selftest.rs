@@ -118,22 +118,6 @@ impl Floor {
     pub fn resolution_ns(&self) -> u64 {
         self.clock_resolution_ns.max(self.clock_step_ns)
     }
-
-    /// Refuses a difference of two times that is not 0 and smaller than the clock can show.
-    ///
-    /// # Errors
-    /// [`Error::BelowFloor`].
-    pub fn check_difference(&self, a_ns: u64, b_ns: u64) -> Result<()> {
-        let found_ns = a_ns.abs_diff(b_ns);
-        if found_ns > 0 && found_ns < self.resolution_ns() {
-            return Err(Error::BelowFloor {
-                what: "a difference",
-                found_ns,
-                floor_ns: self.resolution_ns(),
-            });
-        }
-        Ok(())
-    }
 }
 
 /// Does `work` where loopback is up: here, or else in a network namespace that lives only as long, on
@@ -289,10 +273,5 @@ mod tests {
         floor.check(&RttNs::default()).unwrap();
         let error = floor.check(&rtt(floor.self_ns.min - 1)).unwrap_err();
         assert!(error.to_string().contains("below"), "{error}");
-        floor.check_difference(5, 5).unwrap();
-        floor.check_difference(0, floor.resolution_ns()).unwrap();
-        if floor.resolution_ns() > 1 {
-            floor.check_difference(7, 8).unwrap_err();
-        }
     }
 }

@@ -100,7 +100,7 @@ impl StreamConfig {
         }
     }
 
-    fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let mbps = |bps: u64| bps as f64 / 1e6;
         let interrupts = match self.irq_cpu {
             Some(cpu) => format!("its receive interrupts on CPU {cpu}"),
