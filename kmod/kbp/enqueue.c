@@ -36,7 +36,8 @@ bool kbp_holds(const struct kbp_poller *p)
 /* Is there anything that waits for the thread? Under kbp_poller.lock. */
 bool kbp_has_work(const struct kbp_poller *p)
 {
-	return kbp_holds(p) || !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
+	return kbp_holds(p) || kbp_backlog_is_waiting(p) ||
+	       !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 	       !list_empty(&p->todo[KBP_LIST_OWNED]);
 }
 
@@ -45,7 +46,13 @@ static bool kbp_should_wake(const struct kbp_poller *p, const struct kbp_napi *a
 	return p->wake == KBP_WAKE_ANY || (p->wake == KBP_WAKE_ATTACHED && a);
 }
 
-static void kbp_watchdog_start(struct kbp_poller *p)
+/**
+ * kbp_watchdog_start() - watch over a poller that has work, or will get some
+ * @p: the poller
+ *
+ * Context: p->lock held, interrupts off.
+ */
+void kbp_watchdog_start(struct kbp_poller *p)
 {
 	if (p->watchdog_on)
 		return;
@@ -57,10 +64,21 @@ static void kbp_watchdog_start(struct kbp_poller *p)
 		      HRTIMER_MODE_REL_PINNED_HARD);
 }
 
+/*
+ * Has the thread scheduled it, while it polls what is attached? Then it is the
+ * next step of those packets (a tunnel's gro_cells) and does not wait behind
+ * what is merely owned.
+ */
+static bool kbp_goes_on(const struct kbp_poller *p)
+{
+	return p->serving && current == p->task && in_task();
+}
+
 /* Put @n, whose SCHED bit the caller owns, on @p's list. Under p->lock. */
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a)
 {
-	enum kbp_list list = a ? KBP_LIST_ATTACHED : KBP_LIST_OWNED;
+	enum kbp_list list = a || kbp_goes_on(p) ? KBP_LIST_ATTACHED :
+						   KBP_LIST_OWNED;
 
 	list_add_tail(&n->poll_list, &p->todo[list]);
 	kbp_list_owner_set(n, p->config.cpu);
@@ -209,7 +227,10 @@ static enum hrtimer_restart kbp_watchdog(struct hrtimer *timer)
 		count = kbp_hand_over(p);
 		back = true;
 	}
-	if (p->wake == KBP_WAKE_ANY || p->closing || back) {
+	/* An armed backlog wakes the thread without a word to us. */
+	if ((p->wake == KBP_WAKE_ANY &&
+	     READ_ONCE(p->backlog.hold) == KBP_BACKLOG_STOCK) ||
+	    p->closing || back) {
 		p->watchdog_on = false;
 		ret = HRTIMER_NORESTART;
 	}
@@ -218,6 +239,7 @@ static enum hrtimer_restart kbp_watchdog(struct hrtimer *timer)
 	if (count)
 		kbp_stock_raise();
 	if (back) {
+		kbp_backlog_send_back(p);
 		trace_kbp_handback(p->config.cpu, count);
 		kbp_poller_event(p, KBP_EVENT_HANDED_BACK);
 	}

@@ -15,6 +15,7 @@
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
 #include <linux/percpu.h>
+#include <linux/smp.h>
 #include <linux/spinlock.h>
 #include <linux/u64_stats_sync.h>
 #include <linux/workqueue.h>
@@ -74,6 +75,14 @@ enum kbp_hold {
 	KBP_HOLD_POLLING,	/* ours, the poller thread is in its poll function */
 };
 
+/* Who has the backlog of a poller's CPU; backlog.c says what each means. */
+enum kbp_backlog_hold {
+	KBP_BACKLOG_STOCK,
+	KBP_BACKLOG_HELD,
+	KBP_BACKLOG_POLLING,	/* held, and in its poll function */
+	KBP_BACKLOG_ARMED,
+};
+
 struct kbp_poller;
 
 /* An attachment: a NAPI instance that somebody gave to a poller. */
@@ -95,6 +104,13 @@ struct kbp_napi {
 	struct rcu_head rcu;
 };
 
+struct kbp_poller_backlog {
+	enum kbp_backlog wanted;	/* kbp_mutex; read anywhere */
+	/* Written on the poller's CPU: by the thread, or interrupts off. */
+	enum kbp_backlog_hold hold;
+	call_single_data_t csd;
+};
+
 struct kbp_poller_config {
 	u32 cpu;
 	enum kbp_owns owns;
@@ -103,6 +119,7 @@ struct kbp_poller_config {
 	s32 nice;
 	u32 budget;			/* packets */
 	u32 watchdog_ms;
+	enum kbp_backlog backlog;
 };
 
 struct kbp_poller {
@@ -125,7 +142,9 @@ struct kbp_poller {
 	unsigned int spins;		/* empty rounds */
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
+	bool serving;			/* polls what is attached */
 
+	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
 	struct task_struct *task;
 	struct kbp_poller_config config;
@@ -161,8 +180,27 @@ void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a);
 bool kbp_unhold(struct kbp_napi *a);
 unsigned int kbp_hand_over(struct kbp_poller *p);
 void kbp_watchdog_init(struct kbp_poller *p);
+void kbp_watchdog_start(struct kbp_poller *p);
 bool kbp_has_work(const struct kbp_poller *p);
 bool kbp_holds(const struct kbp_poller *p);
+
+/* backlog.c: the backlog of a poller's CPU */
+const char *kbp_backlog_refusal(u32 cpu);
+void kbp_backlog_init(struct kbp_poller *p);
+void kbp_backlog_set(struct kbp_poller *p, enum kbp_backlog wanted);
+void kbp_backlog_recall(struct kbp_poller *p);
+void kbp_backlog_send_back(struct kbp_poller *p);
+void kbp_backlog_leave(struct kbp_poller *p);
+bool kbp_backlog_arm(struct kbp_poller *p);
+int kbp_backlog_poll(struct kbp_poller *p, enum kbp_backlog wanted, int budget);
+bool kbp_backlog_has_packets(const struct kbp_poller *p);
+bool kbp_backlog_is_waiting(const struct kbp_poller *p);
+enum kbp_backlog kbp_backlog_active(const struct kbp_poller *p);
+
+static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
+{
+	return READ_ONCE(p->backlog.wanted) == KBP_BACKLOG_ATTACHED;
+}
 
 /* poll.c: from a poller's list through the driver into the stack */
 bool kbp_round(struct kbp_poller *p);

@@ -6,8 +6,9 @@
  * ____napi_schedule() (net/core/dev.c): it decides who polls a NAPI instance.
  * The replacement asks whether a poller wants the instance; if not it does
  * what the original does. The other copies (enqueue_to_backlog,
- * rps_trigger_softirq, dev_cpu_dead, kick_defer_list_purge) put only a CPU's
- * own backlog on its softirq list, where a poller finds it (poll.c).
+ * rps_trigger_softirq, dev_cpu_dead, kick_defer_list_purge) only ever schedule
+ * a CPU's own backlog, whose state a poller keeps such that they don't get
+ * there, or wake it (backlog.c).
  *
  * Context: interrupts off, mostly hardIRQ. Only replacements and the stock
  * path they reproduce live here.

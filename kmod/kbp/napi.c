@@ -254,7 +254,7 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 	n = key->queue == KBP_NO_QUEUE ? kbp_napi_by_id(key->dev, key->napi_id) :
 					 kbp_napi_by_queue(key->dev, key->queue);
 	if (!n) {
-		*why = "the interface has no NAPI instance for this queue; its packets go through the backlog";
+		*why = "the interface has no NAPI instance for this queue; its packets go through the backlog, which `kbp attach backlog` serves";
 		return ERR_PTR(-EOPNOTSUPP);
 	}
 	if (kbp_napi_lookup(n)) {

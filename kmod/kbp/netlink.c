@@ -22,7 +22,7 @@
 
 static struct genl_family kbp_family;
 
-static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_WATCHDOG_MS + 1] = {
+static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_BACKLOG_REQUESTED + 1] = {
 	[KBP_A_POLLER_CPU] = { .type = NLA_U32 },
 	[KBP_A_POLLER_OWNS] = NLA_POLICY_MAX(NLA_U32, KBP_OWNS_MAX),
 	[KBP_A_POLLER_POLICY] = NLA_POLICY_MAX(NLA_U32, KBP_POLICY_MAX),
@@ -32,6 +32,14 @@ static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_WATCHDOG_MS + 
 	[KBP_A_POLLER_BUDGET] = NLA_POLICY_RANGE(NLA_U32, 1, KBP_BUDGET_MAX),
 	[KBP_A_POLLER_WATCHDOG_MS] =
 		NLA_POLICY_RANGE(NLA_U32, 1, KBP_WATCHDOG_MS_MAX),
+	[KBP_A_POLLER_BACKLOG_REQUESTED] =
+		NLA_POLICY_MAX(NLA_U32, KBP_BACKLOG_MAX),
+};
+
+static const struct nla_policy kbp_poller_set_policy[KBP_A_POLLER_BACKLOG_REQUESTED + 1] = {
+	[KBP_A_POLLER_CPU] = { .type = NLA_U32 },
+	[KBP_A_POLLER_BACKLOG_REQUESTED] =
+		NLA_POLICY_MAX(NLA_U32, KBP_BACKLOG_MAX),
 };
 
 static const struct nla_policy kbp_poller_key_policy[KBP_A_POLLER_CPU + 1] = {
@@ -80,7 +88,11 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	    nla_put_u32(skb, KBP_A_POLLER_WATCHDOG_MS, config->watchdog_ms) ||
 	    nla_put_u32(skb, KBP_A_POLLER_STATE, READ_ONCE(p->state)) ||
 	    nla_put_u32(skb, KBP_A_POLLER_PID, p->task->pid) ||
-	    nla_put_u32(skb, KBP_A_POLLER_NAPIS, READ_ONCE(p->napis_count)))
+	    nla_put_u32(skb, KBP_A_POLLER_NAPIS, READ_ONCE(p->napis_count)) ||
+	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_REQUESTED,
+			READ_ONCE(p->backlog.wanted)) ||
+	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_ACTIVE,
+			kbp_backlog_active(p)))
 		return -EMSGSIZE;
 	if (config->policy == KBP_POLICY_FIFO ?
 	    nla_put_u32(skb, KBP_A_POLLER_PRIORITY, config->priority) :
@@ -213,6 +225,29 @@ static int kbp_config_read(struct genl_info *info,
 	return 0;
 }
 
+/*
+ * Who is to serve the backlog of @cpu: who was named, or else the poller if it
+ * owns all and can; kbp_mutex.
+ */
+static int kbp_backlog_read(struct genl_info *info, u32 cpu, enum kbp_owns owns,
+			    enum kbp_backlog *wanted)
+{
+	struct nlattr *attr = info->attrs[KBP_A_POLLER_BACKLOG_REQUESTED];
+	const char *why = kbp_backlog_refusal(cpu);
+
+	if (attr)
+		*wanted = nla_get_u32(attr);
+	else
+		*wanted = owns == KBP_OWNS_ALL && !why ? KBP_BACKLOG_OWNED :
+							 KBP_BACKLOG_SOFTIRQ;
+	if (why && *wanted != KBP_BACKLOG_SOFTIRQ)
+		return kbp_refuse(info, -EOPNOTSUPP, why);
+	if (owns == KBP_OWNS_ATTACHED && *wanted == KBP_BACKLOG_OWNED)
+		return kbp_refuse(info, -EINVAL,
+				  "this poller owns only what is attached; attach the backlog");
+	return 0;
+}
+
 static int kbp_nl_poller_new(struct sk_buff *skb, struct genl_info *info)
 {
 	struct kbp_poller_config config = {};
@@ -231,7 +266,9 @@ static int kbp_nl_poller_new(struct sk_buff *skb, struct genl_info *info)
 		err = kbp_refuse(info, -EEXIST,
 				 "this CPU has a poller; delete it first");
 	else
-		err = kbp_poller_new(&config);
+		err = kbp_backlog_read(info, config.cpu, config.owns,
+				       &config.backlog) ?:
+		      kbp_poller_new(&config);
 	mutex_unlock(&kbp_mutex);
 	cpus_read_unlock();
 	return err;
@@ -262,6 +299,27 @@ static int kbp_nl_poller_del(struct sk_buff *skb, struct genl_info *info)
 		err = PTR_ERR(p);
 	else
 		kbp_poller_del(p);
+	mutex_unlock(&kbp_mutex);
+	return err;
+}
+
+static int kbp_nl_poller_set(struct sk_buff *skb, struct genl_info *info)
+{
+	enum kbp_backlog wanted;
+	struct kbp_poller *p;
+	int err;
+
+	if (GENL_REQ_ATTR_CHECK(info, KBP_A_POLLER_BACKLOG_REQUESTED))
+		return -EINVAL;
+	mutex_lock(&kbp_mutex);
+	p = kbp_named_poller(info, KBP_A_POLLER_CPU);
+	if (IS_ERR(p))
+		err = PTR_ERR(p);
+	else
+		err = kbp_backlog_read(info, p->config.cpu, p->config.owns,
+				       &wanted);
+	if (!err)
+		kbp_backlog_set(p, wanted);
 	mutex_unlock(&kbp_mutex);
 	return err;
 }
@@ -504,6 +562,8 @@ static const struct genl_ops kbp_ops[] = {
 	       kbp_poller_new_policy),
 	KBP_OP(POLLER_DEL, GENL_ADMIN_PERM, kbp_nl_poller_del,
 	       kbp_poller_key_policy),
+	KBP_OP(POLLER_SET, GENL_ADMIN_PERM, kbp_nl_poller_set,
+	       kbp_poller_set_policy),
 	{ .cmd = KBP_CMD_POLLER_GET, .doit = kbp_nl_poller_get,
 	  .dumpit = kbp_nl_poller_dump, .policy = kbp_poller_key_policy,
 	  .maxattr = ARRAY_SIZE(kbp_poller_key_policy) - 1 },

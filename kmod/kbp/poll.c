@@ -222,8 +222,9 @@ static bool kbp_step_todo(struct kbp_poller *p, enum kbp_list list, int *work)
 }
 
 /*
- * What the stock path put on this CPU's softirq list (the backlog: lo, veth,
- * RPS) belongs to a poller that owns all; its own softirq then finds nothing.
+ * What the stock path put on this CPU's softirq list (before the poller came,
+ * or from a CPU that went) belongs to a poller that owns all. Not the backlog,
+ * which must not leave its CPU: backlog.c takes that between two schedules.
  */
 static void kbp_take_softirq_list(struct kbp_poller *p)
 {
@@ -236,6 +237,8 @@ static void kbp_take_softirq_list(struct kbp_poller *p)
 	raw_spin_lock_irq(&p->lock);
 	if (p->state != KBP_STATE_HANDED_BACK && !p->closing) {
 		list_for_each_entry_safe(n, next, &sd->poll_list, poll_list) {
+			if (n == &sd->backlog)
+				continue;
 			list_del_init(&n->poll_list);
 			kbp_put(p, n, NULL);
 			kbp_count(&p->stats, taken, 1);
@@ -263,15 +266,28 @@ static void kbp_stretch_break(void)
 	local_bh_disable();
 }
 
+/* The backlog's turn, if the poller has it as @wanted. Returns the packets. */
+static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
+			    int budget)
+{
+	int work = kbp_backlog_poll(p, wanted, budget);
+
+	if (work)
+		kbp_count_poll(p, NULL, work);
+	return work;
+}
+
 /*
- * Poll each held device once, and then what is scheduled. Whoever wants an
- * instance back waits for the end of one poll at most. Returns the packets.
+ * Poll each held device once, the backlog if it is attached, and then what is
+ * scheduled. Whoever wants an instance back waits for the end of one poll at
+ * most. Returns the packets.
  */
 static int kbp_poll_attached(struct kbp_poller *p)
 {
 	int polls, work = 0, found, busy_polls = 0;
 	struct kbp_napi *a;
 
+	p->serving = true;
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		/* Pairs with the cmpxchg() in kbp_unhold(). */
@@ -285,9 +301,11 @@ static int kbp_poll_attached(struct kbp_poller *p)
 	}
 	rcu_read_unlock();
 
+	work += kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, NAPI_POLL_WEIGHT);
 	for (polls = 0; polls < KBP_BATCH_POLLS; polls++)
 		if (!kbp_step_todo(p, KBP_LIST_ATTACHED, &work))
 			break;
+	p->serving = false;
 	return work;
 }
 
@@ -310,6 +328,7 @@ bool kbp_round(struct kbp_poller *p)
 	busy = kbp_poll_attached(p) > 0;
 	kbp_take_softirq_list(p);
 	busy |= kbp_step_todo(p, KBP_LIST_OWNED, &work);
+	busy |= kbp_step_backlog(p, KBP_BACKLOG_OWNED, p->config.budget) > 0;
 	kbp_stretch_end(ctx);
 	return busy;
 }
@@ -327,7 +346,8 @@ bool kbp_round_attached(struct kbp_poller *p)
 	ctx = kbp_stretch_begin(&store);
 	kbp_poll_attached(p);
 	kbp_stretch_end(ctx);
-	return !list_empty_careful(&p->todo[KBP_LIST_ATTACHED]);
+	return !list_empty_careful(&p->todo[KBP_LIST_ATTACHED]) ||
+	       (kbp_backlog_is_attached(p) && kbp_backlog_has_packets(p));
 }
 
 /**

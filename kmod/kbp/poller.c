@@ -36,6 +36,16 @@ static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 	raw_spin_unlock_irq(&p->lock);
 }
 
+/* Have the next packet for the backlog wake the thread, where it may. */
+static bool kbp_may_rest(struct kbp_poller *p, enum kbp_wake wake)
+{
+	if (wake == KBP_WAKE_NONE ||
+	    (wake == KBP_WAKE_ATTACHED &&
+	     !kbp_backlog_is_attached(p)))
+		return true;
+	return kbp_backlog_arm(p);
+}
+
 /*
  * Sleep until woken by what @wake names, or for @rest_ns if it isn't 0.
  * Returns at once if what may wake it is there already, and does not sleep
@@ -44,10 +54,11 @@ static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 {
 	ktime_t timeout = ns_to_ktime(rest_ns);
-	bool pending;
+	bool pending = !kbp_may_rest(p, wake);
 
 	raw_spin_lock_irq(&p->lock);
-	pending = (wake != KBP_WAKE_NONE &&
+	pending = pending ||
+		  (wake != KBP_WAKE_NONE &&
 		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
 		  (wake == KBP_WAKE_ANY &&
 		   !list_empty(&p->todo[KBP_LIST_OWNED])) ||
@@ -58,6 +69,12 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 		set_current_state(TASK_IDLE);
 	}
 	raw_spin_unlock_irq(&p->lock);
+	/* The same pairing with who schedules an armed backlog. */
+	pending = pending || (wake != KBP_WAKE_NONE &&
+			      READ_ONCE(p->backlog.hold) == KBP_BACKLOG_ARMED &&
+			      kbp_backlog_is_waiting(p)) ||
+		  /* Pairs with wake_up_process() in kbp_backlog_set(). */
+		  (!rest_ns && kbp_backlog_is_attached(p));
 
 	if (!pending && !kthread_should_stop()) {
 		if (rest_ns)
@@ -129,6 +146,8 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 static void kbp_idle(struct kbp_poller *p)
 {
 	kbp_set_state(p, KBP_STATE_IDLE);
+	/* A backlog that is merely owned does not keep anybody awake. */
+	kbp_backlog_leave(p);
 	kbp_sleep(p, KBP_WAKE_ANY, 0);
 	kbp_set_state(p, KBP_STATE_POLLING);
 }
@@ -210,9 +229,10 @@ static void kbp_resume(struct kbp_poller *p)
 static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 {
 	view->now_ns = ktime_get_ns();
-	view->work = work || !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
+	view->work = work || kbp_backlog_has_packets(p) ||
+		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 		     !list_empty(&p->todo[KBP_LIST_OWNED]);
-	view->holds = kbp_holds(p);
+	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p);
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->patching = klp_patch_pending(current);
@@ -323,6 +343,8 @@ static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *confi
 	u64_stats_init(&p->stats.syncp);
 	INIT_WORK(&p->event_work, kbp_event_work);
 	p->config = *config;
+	p->backlog.wanted = config->backlog;
+	kbp_backlog_init(p);
 	kbp_watchdog_init(p);
 	return p;
 }
@@ -398,14 +420,18 @@ void kbp_poller_del(struct kbp_poller *p)
 	raw_spin_lock_irq(&p->lock);
 	p->closing = true;
 	raw_spin_unlock_irq(&p->lock);
+	WRITE_ONCE(p->backlog.wanted, KBP_BACKLOG_SOFTIRQ);
 	RCU_INIT_POINTER(per_cpu(kbp_poller, p->config.cpu), NULL);
 	kbp_engage_update();
 	/* Pairs with rcu_read_lock() in kbp_enqueue(): nobody adds from now on. */
 	synchronize_rcu();
 
 	kthread_stop(p->task);
-	put_task_struct(p->task);
 	hrtimer_cancel(&p->watchdog);
+	kbp_backlog_recall(p);
+	/* The interrupt of kbp_backlog_send_back() has come by now. */
+	synchronize_rcu();
+	put_task_struct(p->task);
 	kbp_poller_drain(p);
 	cancel_work_sync(&p->event_work);
 	list_del(&p->link);

@@ -73,6 +73,25 @@ enum kbp_state {
 };
 
 /**
+ * enum kbp_backlog - Who serves the backlog of the poller's CPU (what lo,
+ *	veth, bridges, tunnels and RPS put there).
+ * @KBP_BACKLOG_SOFTIRQ: The stock path.
+ * @KBP_BACKLOG_OWNED: The poller, after what is attached and in small
+ *	budgets, while it runs; the default of a poller that owns all.
+ * @KBP_BACKLOG_ATTACHED: The poller, like an attached NAPI instance; it
+ *	polls all the time.
+ */
+enum kbp_backlog {
+	KBP_BACKLOG_SOFTIRQ,
+	KBP_BACKLOG_OWNED,
+	KBP_BACKLOG_ATTACHED,
+
+	/* private: */
+	__KBP_BACKLOG_MAX,
+	KBP_BACKLOG_MAX = (__KBP_BACKLOG_MAX - 1)
+};
+
+/**
  * enum kbp_event - Why a notification was sent.
  * @KBP_EVENT_ADDED: The object was created.
  * @KBP_EVENT_REMOVED: The object was removed on request.
@@ -117,6 +136,8 @@ enum kbp_event {
  * @KBP_A_POLLER_NAPIS: Number of NAPI instances attached to this poller.
  * @KBP_A_POLLER_STATS: The nested attribute set poller-stats.
  * @KBP_A_POLLER_EVENT: A value of the enumeration event.
+ * @KBP_A_POLLER_BACKLOG_REQUESTED: Who is to serve the backlog of this CPU.
+ * @KBP_A_POLLER_BACKLOG_ACTIVE: Who serves it now.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -131,6 +152,8 @@ enum kbp_a_poller {
 	KBP_A_POLLER_NAPIS,
 	KBP_A_POLLER_STATS,
 	KBP_A_POLLER_EVENT,
+	KBP_A_POLLER_BACKLOG_REQUESTED,
+	KBP_A_POLLER_BACKLOG_ACTIVE,
 
 	/* private: */
 	__KBP_A_POLLER_MAX,
@@ -182,7 +205,7 @@ enum kbp_a_napi {
  * @KBP_A_POLLER_STATS_ENQUEUED: NAPI instances that an interrupt or another
  *	CPU put on the poll list.
  * @KBP_A_POLLER_STATS_TAKEN: NAPI instances taken from the softirq's poll
- *	list of this CPU (backlog).
+ *	list of this CPU.
  * @KBP_A_POLLER_STATS_YIELDS: Times the poller armed the interrupts and
  *	slept so that others could run.
  * @KBP_A_POLLER_STATS_FORCED_YIELDS: Yields that began with work on its poll
@@ -195,6 +218,10 @@ enum kbp_a_napi {
  *	softirq, by the watchdog, a detach or the poller's end.
  * @KBP_A_POLLER_STATS_NAPS: Times the poller let others run for some
  *	microseconds with the interrupts still masked.
+ * @KBP_A_POLLER_STATS_BACKLOG_PACKETS: Packets that the poller took from the
+ *	backlog of its CPU.
+ * @KBP_A_POLLER_STATS_BACKLOG_WAKES: Times a packet for the backlog woke the
+ *	resting poller.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -209,6 +236,8 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_HANDBACKS,
 	KBP_A_POLLER_STATS_HANDED_NAPIS,
 	KBP_A_POLLER_STATS_NAPS,
+	KBP_A_POLLER_STATS_BACKLOG_PACKETS,
+	KBP_A_POLLER_STATS_BACKLOG_WAKES,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -255,6 +284,7 @@ enum kbp_a_napi_stats {
  * @KBP_CMD_POLLER_NTF: A poller was created, removed, handed back or
  *	resumed.
  * @KBP_CMD_NAPI_NTF: A NAPI instance was attached, detached or lost.
+ * @KBP_CMD_POLLER_SET: Change who serves the backlog of a poller's CPU.
  */
 enum kbp_cmd {
 	KBP_CMD_POLLER_NEW = 1,
@@ -265,6 +295,7 @@ enum kbp_cmd {
 	KBP_CMD_NAPI_GET,
 	KBP_CMD_POLLER_NTF,
 	KBP_CMD_NAPI_NTF,
+	KBP_CMD_POLLER_SET,
 
 	/* private: */
 	__KBP_CMD_MAX,
@@ -288,7 +319,9 @@ enum kbp_cmd {
 	X(wakeups, WAKEUPS) \
 	X(handbacks, HANDBACKS) \
 	X(handed_napis, HANDED_NAPIS) \
-	X(naps, NAPS)
+	X(naps, NAPS) \
+	X(backlog_packets, BACKLOG_PACKETS) \
+	X(backlog_wakes, BACKLOG_WAKES)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

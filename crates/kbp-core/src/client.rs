@@ -11,7 +11,9 @@ use crate::error::Class;
 use crate::model::{Napi, NapiRef, Notification, Poller, PollerSpec};
 use crate::netlink::{Connection, Failure, Message, Refusal};
 use crate::netns::{self, NetnsError};
-use crate::uapi::{attr_napi, attr_poller, cmd, Mode, FAMILY_NAME, FAMILY_VERSION, MCGRP_STATE};
+use crate::uapi::{
+    attr_napi, attr_poller, cmd, Backlog, Mode, FAMILY_NAME, FAMILY_VERSION, MCGRP_STATE,
+};
 
 /// A request to the family failed.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +140,16 @@ impl Client {
         .map(drop)
     }
 
+    /// Say who is to serve the backlog of a poller's CPU.
+    pub fn poller_set_backlog(&mut self, cpu: u32, backlog: Backlog) -> Result<(), ClientError> {
+        let what = format!("give the backlog of CPU {cpu} to {}", server(backlog));
+        let attrs = vec![
+            Attr::u32(attr_poller::CPU, cpu),
+            Attr::u32(attr_poller::BACKLOG_REQUESTED, backlog.raw()),
+        ];
+        self.request(what, cmd::POLLER_SET, attrs).map(drop)
+    }
+
     /// One poller.
     pub fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError> {
         let what = format!("read the poller of CPU {cpu}");
@@ -240,6 +252,8 @@ impl Client {
 pub trait Control {
     /// See [`Client::poller_get`].
     fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError>;
+    /// See [`Client::poller_set_backlog`].
+    fn poller_set_backlog(&mut self, cpu: u32, backlog: Backlog) -> Result<(), ClientError>;
     /// See [`Client::poller_del`].
     fn poller_del(&mut self, cpu: u32) -> Result<(), ClientError>;
     /// See [`Client::pollers`].
@@ -259,6 +273,9 @@ pub trait Control {
 impl Control for Client {
     fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError> {
         Client::poller_get(self, cpu)
+    }
+    fn poller_set_backlog(&mut self, cpu: u32, backlog: Backlog) -> Result<(), ClientError> {
+        Client::poller_set_backlog(self, cpu, backlog)
     }
     fn poller_del(&mut self, cpu: u32) -> Result<(), ClientError> {
         Client::poller_del(self, cpu)
@@ -280,6 +297,13 @@ impl Control for Client {
     }
     fn netns_cookie(&mut self) -> Result<u64, NetnsError> {
         netns::cookie()
+    }
+}
+
+fn server(backlog: Backlog) -> &'static str {
+    match backlog {
+        Backlog::Softirq => "softirq",
+        Backlog::Owned | Backlog::Attached => "its poller",
     }
 }
 

@@ -17,6 +17,7 @@
 //! here makes load or measures; that is crate `kbp-measure`.
 
 pub mod attr;
+pub mod backlog;
 pub mod busy_poll;
 pub mod check;
 pub mod client;

@@ -8,7 +8,9 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::attr::{Attr, Attrs, DecodeError};
-use crate::uapi::{self, attr_napi, attr_poller, Counter, Event, Mode, Owns, Policy, State};
+use crate::uapi::{
+    self, attr_napi, attr_poller, Backlog, Counter, Event, Mode, Owns, Policy, State,
+};
 
 macro_rules! serialize_by_name {
     ($($kind:ty),*) => {$(
@@ -19,7 +21,7 @@ macro_rules! serialize_by_name {
         }
     )*};
 }
-serialize_by_name!(Event, Mode, Owns, Policy, State);
+serialize_by_name!(Backlog, Event, Mode, Owns, Policy, State);
 
 /// How a poller thread is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -79,6 +81,8 @@ pub struct PollerSpec {
     pub budget: Option<u32>,
     /// Time without running after which it hands its work back, milliseconds, 1 to 10000.
     pub watchdog_ms: Option<u32>,
+    /// Who is to serve the backlog of its CPU.
+    pub backlog: Option<Backlog>,
 }
 
 impl PollerSpec {
@@ -90,6 +94,7 @@ impl PollerSpec {
             schedule: None,
             budget: None,
             watchdog_ms: None,
+            backlog: None,
         }
     }
 
@@ -119,6 +124,10 @@ impl PollerSpec {
             self.watchdog_ms
                 .map(|ms| Attr::u32(attr_poller::WATCHDOG_MS, ms)),
         );
+        attrs.extend(
+            self.backlog
+                .map(|backlog| Attr::u32(attr_poller::BACKLOG_REQUESTED, backlog.raw())),
+        );
         attrs
     }
 }
@@ -143,6 +152,10 @@ pub struct Poller {
     pub pid: u32,
     /// Number of NAPI instances attached to it.
     pub napis: u32,
+    /// Who is to serve the backlog of its CPU.
+    pub backlog_requested: Backlog,
+    /// Who serves it now.
+    pub backlog_active: Backlog,
     /// Its counters.
     pub stats: Stats,
 }
@@ -167,6 +180,8 @@ impl Poller {
             state: attrs.value(attr_poller::STATE, State::from_raw)?,
             pid: attrs.u32(attr_poller::PID)?,
             napis: attrs.u32(attr_poller::NAPIS)?,
+            backlog_requested: attrs.value(attr_poller::BACKLOG_REQUESTED, Backlog::from_raw)?,
+            backlog_active: attrs.value(attr_poller::BACKLOG_ACTIVE, Backlog::from_raw)?,
             stats: Stats::from_attrs(uapi::POLLER_COUNTERS, attrs.nested(attr_poller::STATS)?)?,
         })
     }

@@ -261,6 +261,70 @@ impl std::fmt::Display for State {
     }
 }
 
+/// Who serves the backlog of the poller's CPU (what lo, veth, bridges, tunnels and RPS put there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Backlog {
+    /// The stock path.
+    Softirq = 0,
+    /// The poller, after what is attached and in small budgets, while it runs; the default of a
+    /// poller that owns all.
+    Owned = 1,
+    /// The poller, like an attached NAPI instance; it polls all the time.
+    Attached = 2,
+}
+
+impl Backlog {
+    /// Every value, in the order of their numbers.
+    pub const ALL: &'static [Self] = &[Self::Softirq, Self::Owned, Self::Attached];
+
+    /// The value with this number, or `None` for a number that this version does not know.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            0 => Some(Self::Softirq),
+            1 => Some(Self::Owned),
+            2 => Some(Self::Attached),
+            _ => None,
+        }
+    }
+
+    /// The value with this name, as the spec spells it, or `None`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|v| v.name() == name)
+    }
+
+    /// The number that goes over netlink.
+    pub const fn raw(self) -> u32 {
+        self as u32
+    }
+
+    /// The name that the spec, the command line and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Softirq => "softirq",
+            Self::Owned => "owned",
+            Self::Attached => "attached",
+        }
+    }
+
+    /// What the value means, in one sentence.
+    pub const fn doc(self) -> &'static str {
+        match self {
+            Self::Softirq => "The stock path.",
+            Self::Owned => {
+                "The poller, after what is attached and in small budgets, while it runs; the default of a poller that owns all."
+            }
+            Self::Attached => "The poller, like an attached NAPI instance; it polls all the time.",
+        }
+    }
+}
+
+impl std::fmt::Display for Backlog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Why a notification was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
@@ -370,6 +434,8 @@ pub mod cmd {
     pub const POLLER_NTF: u8 = 7;
     /// A NAPI instance was attached, detached or lost.
     pub const NAPI_NTF: u8 = 8;
+    /// Change who serves the backlog of a poller's CPU.
+    pub const POLLER_SET: u8 = 9;
 }
 
 /// Attributes of the set `poller`.
@@ -399,6 +465,10 @@ pub mod attr_poller {
     pub const STATS: u16 = 11;
     /// A value of the enumeration `event`.
     pub const EVENT: u16 = 12;
+    /// Who is to serve the backlog of this CPU.
+    pub const BACKLOG_REQUESTED: u16 = 13;
+    /// Who serves it now.
+    pub const BACKLOG_ACTIVE: u16 = 14;
 }
 
 /// Attributes of the set `napi`.
@@ -439,7 +509,7 @@ pub mod attr_poller_stats {
     pub const PACKETS: u16 = 4;
     /// NAPI instances that an interrupt or another CPU put on the poll list.
     pub const ENQUEUED: u16 = 5;
-    /// NAPI instances taken from the softirq's poll list of this CPU (backlog).
+    /// NAPI instances taken from the softirq's poll list of this CPU.
     pub const TAKEN: u16 = 6;
     /// Times the poller armed the interrupts and slept so that others could run.
     pub const YIELDS: u16 = 7;
@@ -453,6 +523,10 @@ pub mod attr_poller_stats {
     pub const HANDED_NAPIS: u16 = 11;
     /// Times the poller let others run for some microseconds with the interrupts still masked.
     pub const NAPS: u16 = 12;
+    /// Packets that the poller took from the backlog of its CPU.
+    pub const BACKLOG_PACKETS: u16 = 13;
+    /// Times a packet for the backlog woke the resting poller.
+    pub const BACKLOG_WAKES: u16 = 14;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -507,7 +581,7 @@ pub const POLLER_COUNTERS: &[Counter] = &[
     Counter {
         attr: attr_poller_stats::TAKEN,
         name: "taken",
-        doc: "NAPI instances taken from the softirq's poll list of this CPU (backlog).",
+        doc: "NAPI instances taken from the softirq's poll list of this CPU.",
     },
     Counter {
         attr: attr_poller_stats::YIELDS,
@@ -538,6 +612,16 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::NAPS,
         name: "naps",
         doc: "Times the poller let others run for some microseconds with the interrupts still masked.",
+    },
+    Counter {
+        attr: attr_poller_stats::BACKLOG_PACKETS,
+        name: "backlog_packets",
+        doc: "Packets that the poller took from the backlog of its CPU.",
+    },
+    Counter {
+        attr: attr_poller_stats::BACKLOG_WAKES,
+        name: "backlog_wakes",
+        doc: "Times a packet for the backlog woke the resting poller.",
     },
 ];
 

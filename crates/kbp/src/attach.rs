@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `kbp attach` and `kbp detach`.
+//! `kbp attach` and `kbp detach`, of NAPI instances and of a CPU's backlog.
 
 use anyhow::Result;
 use clap::Args;
-use kbp_core::model::Napi;
+use kbp_core::backlog;
+use kbp_core::model::{Napi, Poller};
 use kbp_core::plan::{AttachPlan, AttachRequest, Attached, Detached, Session, Target};
 use kbp_core::uapi::Mode;
 use serde_json::json;
@@ -11,13 +12,19 @@ use serde_json::json;
 use crate::context::Context;
 use crate::print;
 
+/// What stands where an interface may stand, and means the backlog of a CPU.
+const BACKLOG: &str = "backlog";
+
 /// Names what to attach or detach.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[group(required = true, multiple = false)]
 pub struct TargetArgs {
     /// Interface and receive queue; without a queue, all of its receive queues.
-    #[arg(value_name = "DEV[:QUEUE]")]
-    target: Option<Target>,
+    ///
+    /// `backlog` is the backlog of the poller's CPU: what lo, veth, bridges, tunnels and RPS put there. (An interface
+    /// of that name is named with its queue.)
+    #[arg(value_name = "DEV[:QUEUE]|backlog", value_parser = parse_what)]
+    target: Option<What>,
     /// A NAPI instance by its id.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..))]
     napi_id: Option<u32>,
@@ -47,6 +54,23 @@ pub struct AttachArgs {
 pub struct DetachArgs {
     #[command(flatten)]
     target: TargetArgs,
+    /// CPU whose backlog it is.
+    #[arg(long, value_name = "N", required_if_eq("target", BACKLOG))]
+    cpu: Option<u32>,
+}
+
+/// What a person may name.
+#[derive(Clone)]
+enum What {
+    Napi(Target),
+    Backlog,
+}
+
+fn parse_what(text: &str) -> Result<What, String> {
+    match text {
+        BACKLOG => Ok(What::Backlog),
+        _ => text.parse().map(What::Napi),
+    }
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
@@ -60,19 +84,51 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 }
 
 impl TargetArgs {
-    fn into_target(self) -> Target {
+    fn into_what(self) -> What {
         match (self.target, self.napi_id) {
-            (Some(target), _) => target,
+            (Some(what), _) => what,
             // clap takes care that one of both is there.
-            (None, id) => Target::NapiId(id.unwrap_or_default()),
+            (None, id) => What::Napi(Target::NapiId(id.unwrap_or_default())),
         }
     }
 }
 
 /// Run `kbp attach`.
-pub fn attach(args: AttachArgs, context: &Context) -> Result<()> {
+pub fn attach(mut args: AttachArgs, context: &Context) -> Result<()> {
+    let target = std::mem::take(&mut args.target).into_what();
+    match target {
+        What::Napi(target) => attach_napi(target, &args, context),
+        What::Backlog => attach_backlog(&args, context),
+    }
+}
+
+fn attach_backlog(args: &AttachArgs, context: &Context) -> Result<()> {
+    let mut client = context.client()?;
+    let plan = backlog::plan_attach(&context.host, &mut client, args.cpu)?;
+    if args.dry_run {
+        return match context.json {
+            true => print::json(context, &json!({ "changes": [plan.change()], "notes": [] })),
+            false => print::line(plan.change()),
+        };
+    }
+    print_backlog(context, &backlog::apply(&mut client, &plan)?)
+}
+
+fn print_backlog(context: &Context, poller: &Poller) -> Result<()> {
+    if context.json {
+        return print::json(context, poller);
+    }
+    let (requested, active) = (poller.backlog_requested, poller.backlog_active);
+    let words = match requested == active {
+        true => active.to_string(),
+        false => format!("{requested} requested, {active} active"),
+    };
+    print::line(format!("backlog of CPU {}: {words}", poller.cpu))
+}
+
+fn attach_napi(target: Target, args: &AttachArgs, context: &Context) -> Result<()> {
     let request = AttachRequest {
-        target: args.target.into_target(),
+        target,
         cpu: args.cpu,
         mode: args.mode,
         move_irq: !args.no_irq,
@@ -132,8 +188,15 @@ fn describe_mode(napi: &Napi) -> String {
 /// Run `kbp detach`.
 pub fn detach(args: DetachArgs, context: &Context) -> Result<()> {
     let mut client = context.client()?;
+    let target = match args.target.into_what() {
+        What::Napi(target) => target,
+        What::Backlog => {
+            let plan = backlog::plan_detach(&mut client, args.cpu.unwrap_or_default())?;
+            return print_backlog(context, &backlog::apply(&mut client, &plan)?);
+        }
+    };
     let mut session = Session::open(&context.host, &mut client)?;
-    let napis = session.plan_detach(&args.target.into_target())?;
+    let napis = session.plan_detach(&target)?;
     print_detached(context, &session.detach(&napis)?)
 }
 

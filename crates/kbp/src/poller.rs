@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use kbp_core::model::{Poller, PollerSpec, Schedule};
 use kbp_core::plan::Session;
-use kbp_core::uapi::Owns;
+use kbp_core::uapi::{Backlog, Owns};
 use kbp_core::Error;
 
 use crate::attach::print_detached;
@@ -43,6 +43,10 @@ pub struct AddArgs {
     /// Hand its work back to softirq when it could not run for this long (1ms to 10s).
     #[arg(long, value_name = "TIME", value_parser = parse_watchdog)]
     watchdog: Option<u32>,
+    /// Who serves the backlog of the CPU: the poller after everything else (owned; the default where it owns all), as
+    /// what is attached, or softirq.
+    #[arg(long, value_name = "softirq|owned|attached", value_parser = parse_backlog)]
+    backlog: Option<Backlog>,
 }
 
 /// Arguments of `kbp poller del`.
@@ -63,6 +67,10 @@ pub struct ShowArgs {
 
 fn parse_owns(text: &str) -> Result<Owns, String> {
     Owns::from_name(text).ok_or_else(|| format!("it is one of: {}", names(Owns::ALL)))
+}
+
+fn parse_backlog(text: &str) -> Result<Backlog, String> {
+    Backlog::from_name(text).ok_or_else(|| format!("it is one of: {}", names(Backlog::ALL)))
 }
 
 /// The names of all values of an enumeration, for a message.
@@ -99,6 +107,7 @@ fn add(args: AddArgs, context: &Context) -> Result<()> {
         schedule: args.schedule,
         budget: args.budget,
         watchdog_ms: args.watchdog,
+        backlog: args.backlog,
     };
     let mut client = context.client()?;
     context.host.require_online(spec.cpu)?;
@@ -148,10 +157,21 @@ pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
             poller.state.to_string(),
             poller.pid.to_string(),
             poller.napis.to_string(),
+            poller.backlog_requested.to_string(),
+            poller.backlog_active.to_string(),
         ]
     };
     let header = [
-        "CPU", "OWNS", "SCHEDULE", "BUDGET", "WATCHDOG", "STATE", "PID", "ATTACHED",
+        "CPU",
+        "OWNS",
+        "SCHEDULE",
+        "BUDGET",
+        "WATCHDOG",
+        "STATE",
+        "PID",
+        "ATTACHED",
+        "BACKLOG-REQUESTED",
+        "BACKLOG-ACTIVE",
     ];
     print::table(&header, pollers.iter().map(row).collect(), header.len())
 }

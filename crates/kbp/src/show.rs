@@ -36,7 +36,7 @@ fn describe_module(module: &ModuleStatus) -> String {
 fn print_napis(napis: &[AttachedNapi]) -> Result<()> {
     if napis.is_empty() {
         return print::line(
-            "nothing attached; `kbp attach DEV[:QUEUE] --cpu N` attaches a receive queue",
+            "no receive queue attached; `kbp attach DEV[:QUEUE] --cpu N` attaches one",
         );
     }
     let row = |attached: &AttachedNapi| {

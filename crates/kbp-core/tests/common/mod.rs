@@ -2,6 +2,7 @@
 //! A host made of plain files, and a family that keeps its attachments in memory.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -10,7 +11,7 @@ use kbp_core::client::{ClientError, Control};
 use kbp_core::model::{Napi, NapiRef, Poller, Schedule, Stats};
 use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
-use kbp_core::uapi::{Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
+use kbp_core::uapi::{Backlog, Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
 use kbp_core::Host;
 use tempfile::TempDir;
 
@@ -115,6 +116,8 @@ pub struct Family {
     pub refuse_detach: bool,
     /// How many questions it takes until an attached instance is served.
     pub slow: u32,
+    /// What was asked for the backlog of each CPU.
+    pub backlog: BTreeMap<u32, Backlog>,
 }
 
 pub fn refusal(errno: i32, message: &str) -> ClientError {
@@ -160,6 +163,12 @@ impl Control for Family {
         poller.ok_or_else(|| refusal(libc::ENXIO, "this CPU has no poller"))
     }
 
+    fn poller_set_backlog(&mut self, cpu: u32, backlog: Backlog) -> Result<(), ClientError> {
+        self.poller_get(cpu)?;
+        self.backlog.insert(cpu, backlog);
+        Ok(())
+    }
+
     fn poller_del(&mut self, cpu: u32) -> Result<(), ClientError> {
         self.pollers.retain(|other| *other != cpu);
         self.napis.retain(|napi| napi.cpu != cpu);
@@ -176,6 +185,8 @@ impl Control for Family {
             state: State::Idle,
             pid: 100,
             napis: 0,
+            backlog_requested: self.backlog.get(cpu).copied().unwrap_or(Backlog::Owned),
+            backlog_active: self.backlog.get(cpu).copied().unwrap_or(Backlog::Owned),
             stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
         };
         Ok(self.pollers.iter().map(poller).collect())

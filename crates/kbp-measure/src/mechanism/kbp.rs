@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The modes of our poller: one poller owns its CPU, `SCHED_FIFO`.
 //!
-//! Interfaces with NAPI instances are attached to it in the mode. The packets of the others are steered to its CPU
-//! by RPS; of what goes through that CPU's backlog the poller serves what its own polls put there. What other CPUs
-//! put there, softirq takes first, so a path on which nothing can be attached is refused: it was seen to be the
-//! stock path under another name.
+//! Interfaces with NAPI instances are attached to it in the mode. The packets of the others go through a backlog:
+//! they are steered to that of its CPU by RPS, and that is attached too.
 //! Not here: the requests and their undo, kbp_core::plan; the module's coming and going, kbp_core::module.
 
 use kbp_core::model::{NapiRef, Poller, PollerSpec, Schedule};
 use kbp_core::plan::{AttachRequest, Session, Target};
-use kbp_core::uapi::{Mode, Owns};
-use kbp_core::{check, module, sched, Client, CpuList, Host};
+use kbp_core::uapi::{Backlog, Mode, Owns};
+use kbp_core::{backlog, check, module, sched, Client, CpuList, Host};
 
 use crate::compare::rig::Link;
 use crate::error::Result;
@@ -35,10 +33,6 @@ fn is_loaded(host: &Host) -> Result<bool> {
 
 const FOREIGN: &str =
     "the kbp module is loaded already and may serve others; `kbp unload` removes it";
-
-const NOTHING_TO_ATTACH: &str =
-    "no interface of this path has a NAPI instance to attach, and the present module leaves what comes to the backlog \
-     of its CPU from other CPUs to softirq";
 
 /// Loads the module for this run; one that this run has kept is there already.
 fn load_module(bench: &Bench<'_>) -> Result<()> {
@@ -91,6 +85,11 @@ fn detach(link: &Link) -> Result<()> {
     })
 }
 
+/// Whether packets of the path go through a backlog.
+fn needs_backlog(bench: &Bench<'_>) -> bool {
+    bench.rig.links.iter().any(|link| !link.has_interrupts)
+}
+
 fn active_modes(ifname: &str) -> Result<Vec<Mode>> {
     let mut client = connect()?;
     let queues = Host::system().interface(ifname)?.rx_queues;
@@ -135,6 +134,16 @@ impl Kbp {
         Ok(())
     }
 
+    fn verify_backlog(&self, bench: &Bench<'_>, poller: &Poller) -> Result<()> {
+        if !needs_backlog(bench) || poller.backlog_active == Backlog::Attached {
+            return Ok(());
+        }
+        Err(bench.inactive(format!(
+            "the backlog of CPU {} is {}",
+            poller.cpu, poller.backlog_active
+        )))
+    }
+
     fn verify_link(&self, bench: &Bench<'_>, link: &Link) -> Result<()> {
         let served = link.run(active_modes)?;
         if !served.is_empty() && served.iter().all(|mode| *mode == self.mode) {
@@ -158,12 +167,6 @@ impl Family for Kbp {
                 false => Err(FOREIGN.into()),
             };
         }
-        if !site.links.is_empty() {
-            let attachable = links::with_napi(site.links).map_err(|error| error.to_string())?;
-            if attachable.is_empty() {
-                return Err(NOTHING_TO_ATTACH.into());
-            }
-        }
         let report = check::check(site.host, None).map_err(words)?;
         match report.possible {
             true => Ok(()),
@@ -182,6 +185,10 @@ impl Family for Kbp {
         };
         let mut client = connect()?;
         client.poller_new(&spec).map_err(kbp_core::Error::from)?;
+        if needs_backlog(bench) {
+            let plan = backlog::plan_attach(&Host::system(), &mut client, cpu)?;
+            backlog::apply(&mut client, &plan)?;
+        }
         for link in links::with_napi(&bench.rig.links)? {
             attach(link, cpu, self.mode)?;
         }
@@ -192,7 +199,9 @@ impl Family for Kbp {
 
     fn verify(&self, bench: &Bench<'_>, _threads: &[u32]) -> Result<()> {
         let poller = connect()?.poller_get(bench.cpu());
-        self.verify_poller(bench, &poller.map_err(kbp_core::Error::from)?)?;
+        let poller = poller.map_err(kbp_core::Error::from)?;
+        self.verify_poller(bench, &poller)?;
+        self.verify_backlog(bench, &poller)?;
         for link in links::with_napi(&bench.rig.links)? {
             self.verify_link(bench, link)?;
         }

@@ -1,0 +1,157 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock real --cpus 4 --package util-linux --timeout 400s
+# kernels: all
+#
+# A poller serves the backlog of its CPU: what veth, a tunnel over it and RPS put there from other CPUs. No NET_RX
+# softirq is left on that CPU, and nothing is lost while the backlog changes hands, by request and by force.
+
+. /lab/lib.sh
+. /lab/net.sh
+
+VETH_SERVER=10.8.0.1
+VXLAN_SERVER=10.8.1.1
+MASK=4 # of NET_CPU
+
+rps_to_poller() {
+	for queue in /sys/class/net/"$1"/queues/rx-*; do
+		echo "$MASK" > "$queue/rps_cpus"
+	done
+}
+
+wire() {
+	echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
+	modprobe -a veth vxlan
+	ip netns add tester
+	lab_defer ip netns del tester
+	ip link add near type veth peer name far netns tester
+	ip address add "$VETH_SERVER/24" dev near
+	ip link set near up
+	rps_to_poller near
+	ip link add tunnel type vxlan id 7 remote 10.8.0.2 local "$VETH_SERVER" dstport 4789 dev near
+	ip address add "$VXLAN_SERVER/24" dev tunnel
+	ip link set tunnel up
+	ip netns exec tester sh -ec ". /lab/net.sh; $(far_side)"
+}
+
+# What is done in the tester's namespace.
+far_side() {
+	cat <<-END
+		ip address add 10.8.0.2/24 dev far
+		ip link set far up
+		for queue in /sys/class/net/far/queues/rx-*; do echo $MASK > \$queue/rps_cpus; done
+		ip link add tunnel type vxlan id 7 remote $VETH_SERVER local 10.8.0.2 dstport 4789 dev far
+		ip address add 10.8.1.2/24 dev tunnel
+		ip link set tunnel up
+	END
+}
+
+serve() {
+	kbp measure pingpong server --bind "0.0.0.0:$NET_PORT" --cpu 3 > /run/server.log 2>&1 &
+	lab_defer kill $!
+	lab_wait_for 10 grep -qi ":1E14 " /proc/net/udp
+}
+
+# traffic NAME SERVER ARGUMENTS...
+traffic() {
+	traffic_name=$1 NET_SERVER=$2
+	shift 2
+	net_traffic "$traffic_name" "$@"
+}
+
+backlog_is() {
+	kbp poller show --json | grep -q "\"backlog_active\":\"$1\""
+}
+
+attach() {
+	kbp attach backlog --cpu "$NET_CPU" > /dev/null || lab_fail "attach"
+}
+
+# none_in_softirq NAME SERVER: every packet of a ping-pong goes through the poller, and CPU NET_CPU has no NET_RX.
+none_in_softirq() {
+	softirqs=$(net_softirqs "$NET_CPU") packets=$(kbp_counter backlog_packets)
+	traffic "$1" "$2" --count 1000 --period-us 1000
+	net_none_lost "$1"
+	softirqs=$(($(net_softirqs "$NET_CPU") - softirqs)) packets=$(($(kbp_counter backlog_packets) - packets))
+	echo "$1: NET_RX on CPU $NET_CPU: $softirqs, packets from its backlog: $packets"
+	[ "$packets" -ge 2000 ] || lab_fail "the poller saw $packets packets of 2000"
+	# The kernel frees other CPUs' packets by a softirq now and then (its deferred free list).
+	[ "$softirqs" -le 40 ] || lab_fail "$softirqs NET_RX softirqs on CPU $NET_CPU"
+}
+
+wire
+serve
+kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+
+if [ "$LAB_KERNEL" = 6.1-rt ] || grep -q thread_backlog_napi /proc/cmdline; then
+	kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
+	! kbp attach backlog --cpu "$NET_CPU" 2> "$OUT/refused" || lab_fail "it was to be refused here"
+	cat "$OUT/refused"
+	backlog_is softirq || lab_fail "refused, and yet it is not softirq's"
+	traffic refused "$VETH_SERVER" --seconds 2
+	net_none_lost refused
+	kbp unload || lab_fail "unload"
+	lab_dmesg_clean
+	lab_pass
+fi
+
+echo "a poller that owns only what is attached leaves the backlog alone"
+kbp poller add --cpu "$NET_CPU" --owns attached > /dev/null || lab_fail "kbp poller add"
+backlog_is softirq || lab_fail "it was to be softirq's"
+! kbp detach backlog --cpu "$NET_CPU" 2> /dev/null || lab_fail "detached what was not attached"
+attach
+backlog_is attached || lab_fail "it was to be attached"
+! kbp attach backlog --cpu "$NET_CPU" 2> /dev/null || lab_fail "attached twice"
+none_in_softirq veth "$VETH_SERVER"
+kbp detach backlog --cpu "$NET_CPU" || lab_fail "detach"
+backlog_is softirq || lab_fail "it was to be softirq's again"
+kbp poller del --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller del"
+lab_dmesg_clean
+
+echo "one that owns all serves it, and the tunnel's packets too"
+kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
+attach
+none_in_softirq vxlan "$VXLAN_SERVER"
+lab_dmesg_clean
+
+echo "changing hands under traffic"
+traffic hands "$VXLAN_SERVER" --seconds 8 --period-us 500
+changes=0
+while net_alive; do
+	kbp detach backlog --cpu "$NET_CPU" > /dev/null || lab_fail "detach"
+	kbp poller del --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller del"
+	kbp poller add --cpu "$NET_CPU" --backlog softirq > /dev/null || lab_fail "kbp poller add"
+	attach
+	changes=$((changes + 1))
+done
+echo "$changes times"
+net_none_lost hands
+lab_dmesg_clean
+
+echo "programs that want the poller's CPU, and one of higher priority that takes it"
+traffic forced "$VETH_SERVER" --seconds 8 --period-us 1000
+timeout 2 taskset -c "$NET_CPU" sh -c 'while :; do :; done'
+for _ in 1 2 3; do
+	# timeout stays outside: on that CPU, at that priority, it would never run.
+	timeout 0.6 taskset -c "$NET_CPU" chrt -f 90 sh -c 'while :; do :; done'
+	sleep 0.3
+done
+net_none_lost forced
+[ "$(kbp_counter handbacks)" -ge 3 ] || lab_fail "the watchdog handed back $(kbp_counter handbacks) times; 3 were expected"
+backlog_attached() { backlog_is attached; }
+lab_wait_for 5 backlog_attached
+lab_dmesg_clean
+
+echo "its CPU goes, and the module goes"
+traffic gone "$VETH_SERVER" --seconds 6 --period-us 1000
+echo 0 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
+sleep 1
+echo 1 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
+kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
+attach
+kbp unload || lab_fail "unload"
+net_none_lost gone
+traffic after "$VXLAN_SERVER" --seconds 1
+net_none_lost after
+lab_dmesg_clean
+lab_pass
