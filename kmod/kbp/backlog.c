@@ -44,12 +44,14 @@ static unsigned int kbp_backlog_queued(const struct kbp_poller *p)
 	       skb_queue_len_lockless(&sd->process_queue);
 }
 
-/* Does the poller of @cpu have its backlog? kbp_mutex. */
-static bool kbp_backlog_is_ours(u32 cpu)
+/* Does a thread that is not @p's serve the backlog of this CPU? */
+static bool kbp_backlog_has_thread(const struct napi_struct *n,
+				   const struct kbp_poller *p)
 {
-	const struct kbp_poller *p = kbp_poller_find(cpu);
+	const struct task_struct *thread = READ_ONCE(n->thread);
 
-	return p && READ_ONCE(p->backlog.hold) != KBP_BACKLOG_STOCK;
+	return test_bit(NAPI_STATE_THREADED, &n->state) && thread &&
+	       !(p && p->task == thread);
 }
 
 /**
@@ -63,9 +65,8 @@ const char *kbp_backlog_refusal(u32 cpu)
 {
 	if (!KBP_BACKLOG_POSSIBLE)
 		return "this kernel (PREEMPT_RT, or without RPS) can't leave its backlog to a poller";
-	if (test_bit(NAPI_STATE_THREADED,
-		     &per_cpu(softnet_data, cpu).backlog.state) &&
-	    !kbp_backlog_is_ours(cpu))
+	if (kbp_backlog_has_thread(&per_cpu(softnet_data, cpu).backlog,
+				   kbp_poller_find(cpu)))
 		return "the kernel serves the backlogs in threads of its own (boot parameter thread_backlog_napi)";
 	return NULL;
 }
@@ -76,23 +77,38 @@ static bool kbp_backlog_is_due(const struct napi_struct *n)
 	return test_bit(NAPI_STATE_SCHED_THREADED, &n->state);
 }
 
+/*
+ * Scheduled on this CPU and waiting for its softirq? Softirq keeps it for as
+ * long as the queue does not drain, so we don't wait for that. The thread has BH
+ * off, so no softirq is half way through the list.
+ */
+static bool kbp_backlog_is_listed(const struct napi_struct *n)
+{
+	/* It has no list before it was scheduled for the first time. */
+	return n->poll_list.next && !list_empty(&n->poll_list);
+}
+
 /* Make the instance ours, if nobody else is at it. Under the queue's lock. */
 static bool kbp_backlog_claim(struct kbp_poller *p, struct napi_struct *n)
 {
-	if (p->backlog.hold == KBP_BACKLOG_ARMED && kbp_backlog_is_due(n)) {
-		__clear_bit(NAPI_STATE_SCHED_THREADED, &n->state);
-		kbp_count(&p->stats, backlog_wakes, 1);
-		return true;
-	}
-	/* Scheduled, but its interrupt has not come: not yet ours to take. */
-	if (test_bit(NAPI_STATE_SCHED, &n->state))
-		return false;
-	if (p->backlog.hold == KBP_BACKLOG_STOCK) {
-		if (test_bit(NAPI_STATE_THREADED, &n->state))
+	bool scheduled = test_bit(NAPI_STATE_SCHED, &n->state);
+
+	if (p->backlog.hold == KBP_BACKLOG_ARMED) {
+		/* By another CPU, whose interrupt has not come: not ours yet. */
+		if (scheduled && !kbp_backlog_is_due(n))
 			return false;
+		if (scheduled)
+			kbp_count(&p->stats, backlog_wakes, 1);
+	} else {
+		if (kbp_backlog_has_thread(n, NULL) ||
+		    (scheduled && !kbp_backlog_is_listed(n)))
+			return false;
+		if (scheduled)
+			list_del_init(&n->poll_list);
 		WRITE_ONCE(n->thread, p->task);
 		__set_bit(NAPI_STATE_THREADED, &n->state);
 	}
+	__clear_bit(NAPI_STATE_SCHED_THREADED, &n->state);
 	__set_bit(NAPI_STATE_SCHED, &n->state);
 	return true;
 }
@@ -139,6 +155,8 @@ bool kbp_backlog_arm(struct kbp_poller *p)
 	if (p->backlog.hold == KBP_BACKLOG_HELD) {
 		empty = !kbp_backlog_queued(p);
 		if (empty) {
+			__clear_bit(NAPI_STATE_SCHED_THREADED,
+				    &sd->backlog.state);
 			__clear_bit(NAPI_STATE_SCHED, &sd->backlog.state);
 			WRITE_ONCE(p->backlog.hold, KBP_BACKLOG_ARMED);
 		}
@@ -197,17 +215,28 @@ void kbp_backlog_send_back(struct kbp_poller *p)
 	smp_call_function_single_async(p->config.cpu, &p->backlog.csd);
 }
 
-/**
- * kbp_backlog_recall() - give the backlog back to softirq
- * @p: the poller; backlog.wanted was set to KBP_BACKLOG_SOFTIRQ
- *
- * Context: may sleep, as long as one poll lasts.
- */
-void kbp_backlog_recall(struct kbp_poller *p)
+/* Give it back to softirq. May sleep, as long as one poll lasts. */
+static void kbp_backlog_recall(struct kbp_poller *p)
 {
 	while (!smp_call_function_single(p->config.cpu, kbp_backlog_ipi, p, 1) &&
 	       READ_ONCE(p->backlog.hold) != KBP_BACKLOG_STOCK)
 		usleep_range(50, 100);
+}
+
+/**
+ * kbp_backlog_exit() - the last that is done for a poller's backlog
+ * @p: the poller, whose thread and watchdog have ended
+ *
+ * Context: may sleep.
+ */
+void kbp_backlog_exit(struct kbp_poller *p)
+{
+	kbp_backlog_recall(p);
+	/* The interrupt of kbp_backlog_send_back() may be on its way. */
+	while (READ_ONCE(p->backlog.csd.node.u_flags) & CSD_FLAG_LOCK)
+		usleep_range(50, 100);
+	/* The flag is cleared just before the function runs. */
+	synchronize_rcu();
 }
 
 /**
@@ -220,9 +249,12 @@ void kbp_backlog_leave(struct kbp_poller *p)
 {
 	if (READ_ONCE(p->backlog.hold) == KBP_BACKLOG_STOCK)
 		return;
+	local_bh_disable();
 	local_irq_disable();
 	kbp_backlog_give_back(p);
 	local_irq_enable();
+	/* Here its softirq runs, and not in ksoftirqd. */
+	local_bh_enable();
 }
 
 /* Does anything still want the poller to have it? The thread. */

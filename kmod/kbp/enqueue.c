@@ -127,6 +127,9 @@ bool kbp_enqueue(struct napi_struct *n)
 
 	if (likely(!__this_cpu_read(kbp_engaged)))
 		return false;
+	/* A backlog never leaves its CPU: backlog.c has other ways to it. */
+	if (n == &this_cpu_ptr(&softnet_data)->backlog)
+		return false;
 
 	/* Pairs with synchronize_rcu() in kbp_poller_del() and kbp_napi_leave(). */
 	rcu_read_lock();

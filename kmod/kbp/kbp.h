@@ -188,7 +188,7 @@ bool kbp_holds(const struct kbp_poller *p);
 const char *kbp_backlog_refusal(u32 cpu);
 void kbp_backlog_init(struct kbp_poller *p);
 void kbp_backlog_set(struct kbp_poller *p, enum kbp_backlog wanted);
-void kbp_backlog_recall(struct kbp_poller *p);
+void kbp_backlog_exit(struct kbp_poller *p);
 void kbp_backlog_send_back(struct kbp_poller *p);
 void kbp_backlog_leave(struct kbp_poller *p);
 bool kbp_backlog_arm(struct kbp_poller *p);

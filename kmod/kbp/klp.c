@@ -36,24 +36,46 @@ void kbp_stock_raise(void)
 		raise_softirq_irqoff(NET_RX_SOFTIRQ);
 }
 
+/* Is @thread the poller of this CPU? Interrupts off. */
+static bool kbp_is_poller(const struct task_struct *thread)
+{
+	const struct kbp_poller *p;
+	bool is;
+
+	rcu_read_lock();
+	p = rcu_dereference(*this_cpu_ptr(&kbp_poller));
+	is = p && p->task == thread;
+	rcu_read_unlock();
+	return is;
+}
+
+/* The thread that is to poll @n; NULL if that is softirq's work. */
+static struct task_struct *kbp_stock_thread(struct softnet_data *sd,
+					    struct napi_struct *n)
+{
+	struct task_struct *thread;
+
+	if (!test_bit(NAPI_STATE_THREADED, &n->state))
+		return NULL;
+	/* Pairs with smp_mb__before_atomic() in dev_set_threaded(). */
+	thread = READ_ONCE(n->thread);
+	/*
+	 * A CPU that schedules its own backlog does so in softirq even where
+	 * backlog threads are configured; our poller is woken (backlog.c).
+	 */
+	return n != &sd->backlog || kbp_is_poller(thread) ? thread : NULL;
+}
+
 /* ____napi_schedule() as the kernel has it. Interrupts off. */
 static void kbp_stock_schedule(struct napi_struct *n)
 {
 	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
-	struct task_struct *thread;
+	struct task_struct *thread = kbp_stock_thread(sd, n);
 
-	/*
-	 * A CPU that schedules its own backlog does so in softirq even where
-	 * backlog threads are configured.
-	 */
-	if (test_bit(NAPI_STATE_THREADED, &n->state) && n != &sd->backlog) {
-		/* Pairs with smp_mb__before_atomic() in dev_set_threaded(). */
-		thread = READ_ONCE(n->thread);
-		if (thread) {
-			set_bit(NAPI_STATE_SCHED_THREADED, &n->state);
-			wake_up_process(thread);
-			return;
-		}
+	if (thread) {
+		set_bit(NAPI_STATE_SCHED_THREADED, &n->state);
+		wake_up_process(thread);
+		return;
 	}
 	kbp_stock_add(sd, n);
 	kbp_stock_raise();

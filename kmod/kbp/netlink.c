@@ -318,8 +318,10 @@ static int kbp_nl_poller_set(struct sk_buff *skb, struct genl_info *info)
 	else
 		err = kbp_backlog_read(info, p->config.cpu, p->config.owns,
 				       &wanted);
-	if (!err)
+	if (!err) {
 		kbp_backlog_set(p, wanted);
+		kbp_notify_poller(p, KBP_EVENT_CHANGED);
+	}
 	mutex_unlock(&kbp_mutex);
 	return err;
 }

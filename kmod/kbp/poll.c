@@ -301,10 +301,17 @@ static int kbp_poll_attached(struct kbp_poller *p)
 	}
 	rcu_read_unlock();
 
-	work += kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, NAPI_POLL_WEIGHT);
-	for (polls = 0; polls < KBP_BATCH_POLLS; polls++)
-		if (!kbp_step_todo(p, KBP_LIST_ATTACHED, &work))
+	/*
+	 * A packet of a container passes the backlog once for each veth, bridge
+	 * port and tunnel on its way: all of that before what is merely owned.
+	 */
+	for (polls = 0; polls < KBP_BATCH_POLLS; polls++) {
+		found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED,
+					 NAPI_POLL_WEIGHT);
+		work += found;
+		if (!kbp_step_todo(p, KBP_LIST_ATTACHED, &work) && !found)
 			break;
+	}
 	p->serving = false;
 	return work;
 }

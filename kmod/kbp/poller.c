@@ -221,6 +221,8 @@ static void kbp_resume(struct kbp_poller *p)
 {
 	raw_spin_lock_irq(&p->lock);
 	p->state = KBP_STATE_POLLING;
+	/* It stopped when it relieved us, and a held backlog starts nothing. */
+	kbp_watchdog_start(p);
 	raw_spin_unlock_irq(&p->lock);
 	kbp_poller_event(p, KBP_EVENT_RESUMED);
 	kbp_hold_all(p);
@@ -368,6 +370,8 @@ int kbp_poller_new(const struct kbp_poller_config *config)
 		err = PTR_ERR(p->task);
 		goto err_free;
 	}
+	/* It stays while its CPU goes, until kbp_cpu_down() has stopped it. */
+	kthread_set_per_cpu(p->task, config->cpu);
 	p->fifo = config->policy == KBP_POLICY_FIFO;
 	err = kbp_set_scheduler(p->task, p->fifo, config->priority, config->nice);
 	if (err)
@@ -420,17 +424,17 @@ void kbp_poller_del(struct kbp_poller *p)
 	raw_spin_lock_irq(&p->lock);
 	p->closing = true;
 	raw_spin_unlock_irq(&p->lock);
-	WRITE_ONCE(p->backlog.wanted, KBP_BACKLOG_SOFTIRQ);
+	/* At once: the thread may not run before a good while has passed. */
+	kbp_backlog_set(p, KBP_BACKLOG_SOFTIRQ);
 	RCU_INIT_POINTER(per_cpu(kbp_poller, p->config.cpu), NULL);
 	kbp_engage_update();
 	/* Pairs with rcu_read_lock() in kbp_enqueue(): nobody adds from now on. */
 	synchronize_rcu();
+	kbp_poller_drain(p);
 
 	kthread_stop(p->task);
 	hrtimer_cancel(&p->watchdog);
-	kbp_backlog_recall(p);
-	/* The interrupt of kbp_backlog_send_back() has come by now. */
-	synchronize_rcu();
+	kbp_backlog_exit(p);
 	put_task_struct(p->task);
 	kbp_poller_drain(p);
 	cancel_work_sync(&p->event_work);

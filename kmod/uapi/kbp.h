@@ -104,6 +104,8 @@ enum kbp_backlog {
  *	attached again when it comes up.
  * @KBP_EVENT_UP: The interface of an attached NAPI came up again and its
  *	poller serves it.
+ * @KBP_EVENT_CHANGED: Who is to serve the backlog of the poller's CPU was
+ *	changed.
  */
 enum kbp_event {
 	KBP_EVENT_ADDED,
@@ -113,6 +115,7 @@ enum kbp_event {
 	KBP_EVENT_GONE,
 	KBP_EVENT_DOWN,
 	KBP_EVENT_UP,
+	KBP_EVENT_CHANGED,
 
 	/* private: */
 	__KBP_EVENT_MAX,

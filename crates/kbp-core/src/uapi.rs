@@ -343,6 +343,8 @@ pub enum Event {
     Down = 5,
     /// The interface of an attached NAPI came up again and its poller serves it.
     Up = 6,
+    /// Who is to serve the backlog of the poller's CPU was changed.
+    Changed = 7,
 }
 
 impl Event {
@@ -355,6 +357,7 @@ impl Event {
         Self::Gone,
         Self::Down,
         Self::Up,
+        Self::Changed,
     ];
 
     /// The value with this number, or `None` for a number that this version does not know.
@@ -367,6 +370,7 @@ impl Event {
             4 => Some(Self::Gone),
             5 => Some(Self::Down),
             6 => Some(Self::Up),
+            7 => Some(Self::Changed),
             _ => None,
         }
     }
@@ -391,6 +395,7 @@ impl Event {
             Self::Gone => "gone",
             Self::Down => "down",
             Self::Up => "up",
+            Self::Changed => "changed",
         }
     }
 
@@ -406,6 +411,7 @@ impl Event {
                 "The interface of an attached NAPI went down; it is attached again when it comes up."
             }
             Self::Up => "The interface of an attached NAPI came up again and its poller serves it.",
+            Self::Changed => "Who is to serve the backlog of the poller's CPU was changed.",
         }
     }
 }
