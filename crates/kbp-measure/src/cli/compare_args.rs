@@ -64,6 +64,9 @@ pub struct CompareArgs {
     /// The same for rows under a load other than idle [default: as --row-ms]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=3_600_000))]
     loaded_row_ms: Option<u32>,
+    /// The same for rows under one load: storm=300
+    #[arg(long, value_delimiter = ',', value_name = "LOAD=MS", value_parser = load_ms)]
+    row_ms_of: Vec<(String, u32)>,
     /// Mean distance of two pings, µs
     #[arg(long, default_value_t = 1_000, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=60_000_000))]
     period_us: u64,
@@ -265,6 +268,11 @@ impl CompareArgs {
         RowNs {
             idle: ns(idle),
             storm: ns(loaded),
+            by_load: self
+                .row_ms_of
+                .iter()
+                .map(|(load, ms)| (load.clone(), ns(*ms)))
+                .collect(),
         }
     }
 
@@ -317,7 +325,7 @@ impl CompareArgs {
             jitter_percent: client.jitter_percent,
             timeout_ns: client.timeout_ns,
             warmup_pings: client.warmup_pings,
-            row_ns: options.row_ns,
+            row_ns: options.row_ns.clone(),
             cpus: options.path.cpus,
             app_fifo_priority: self.app_priority,
             poller_fifo_priority: self.poller_priority,
@@ -343,6 +351,18 @@ impl CompareArgs {
                 frame_bytes: open_loop.frame_bytes,
             }),
         }
+    }
+}
+
+/// `LOAD=MS`.
+fn load_ms(text: &str) -> std::result::Result<(String, u32), String> {
+    let (load, ms) = text
+        .split_once('=')
+        .ok_or("it has to be a load and milliseconds: storm=300")?;
+    tables::load(load).map_err(|error| error.to_string())?;
+    match ms.parse() {
+        Ok(ms) if (10..=3_600_000).contains(&ms) => Ok((load.into(), ms)),
+        _ => Err(format!("{ms} ms: it has to be 10 to 3600000")),
     }
 }
 
@@ -424,6 +444,26 @@ mod tests {
             ]
         };
         assert_eq!(names, [one("idle", "+"), one("storm", "")].concat());
+    }
+
+    #[test]
+    fn a_load_can_have_rows_of_its_own_length() {
+        let args_of = |of: &str| {
+            Line::try_parse_from([
+                "compare",
+                "--row-ms",
+                "150",
+                "--row-ms-of",
+                of,
+                "--out",
+                "x",
+            ])
+        };
+        let options = args_of("storm=300").unwrap().args.options().unwrap();
+        let ms = |load: &str| options.row_ns.of(load) / 1_000_000;
+        assert_eq!([ms("idle"), ms("storm"), ms("stream")], [150, 300, 150]);
+        assert!(args_of("rain=300").is_err());
+        assert!(args_of("storm").is_err());
     }
 
     #[test]

@@ -136,12 +136,26 @@ pub struct OpenLoopSetting {
 }
 
 /// Length of the measured part of a row by load, nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowNs {
     /// Of an idle row.
     pub idle: u64,
     /// Of a row under the storm or another load.
     pub storm: u64,
+    /// Of rows under these loads instead.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_load: BTreeMap<String, u64>,
+}
+
+impl RowNs {
+    /// Of a row under `load`.
+    pub fn of(&self, load: &str) -> u64 {
+        let others = match load {
+            "idle" => self.idle,
+            _ => self.storm,
+        };
+        self.by_load.get(load).copied().unwrap_or(others)
+    }
 }
 
 /// Who runs on which CPU.
@@ -203,9 +217,9 @@ impl ResultFile {
     /// # Errors
     /// When it can't be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut text =
-            serde_json::to_string_pretty(self).map_err(|e| Error::file("write", path, e.into()))?;
-        text.push('\n');
+        let text = self
+            .text()
+            .map_err(|e| Error::file("write", path, e.into()))?;
         let part = path.with_extension("json.part");
         std::fs::write(&part, text).map_err(|e| {
             // On a full disk half a file would only stand in the way.
@@ -213,6 +227,41 @@ impl ResultFile {
             Error::file("write", &part, e)
         })?;
         std::fs::rename(&part, path).map_err(|e| Error::file("write", path, e))
+    }
+
+    /// The file as text: the run to be read, then a line for each row. A comparison writes it after every cell, on a
+    /// slow machine, and indented histograms are three quarters blanks.
+    fn text(&self) -> serde_json::Result<String> {
+        let mut text = serde_json::to_string_pretty(&self.head())?;
+        // The rows are the last key, and here they are none.
+        text.truncate(text.trim_end_matches(['}', ']', '\n']).len());
+        for (place, row) in self.rows.iter().enumerate() {
+            text += if place == 0 { "\n    " } else { ",\n    " };
+            text += &serde_json::to_string(row)?;
+        }
+        text += if self.rows.is_empty() {
+            "]\n}\n"
+        } else {
+            "\n  ]\n}\n"
+        };
+        Ok(text)
+    }
+
+    fn head(&self) -> Self {
+        Self {
+            schema: self.schema.clone(),
+            clock: self.clock.clone(),
+            kernel: self.kernel.clone(),
+            qemu: self.qemu.clone(),
+            cmdline: self.cmdline.clone(),
+            date: self.date.clone(),
+            git: self.git.clone(),
+            machine: self.machine.clone(),
+            config: self.config.clone(),
+            partial: self.partial,
+            not_run: self.not_run.clone(),
+            rows: vec![],
+        }
     }
 
     /// The rows of a load and mode that `tool` measured, in order.
@@ -311,6 +360,7 @@ pub(crate) mod tests {
             row_ns: RowNs {
                 idle: 1_000_000_000,
                 storm: 3_000_000_000,
+                by_load: BTreeMap::new(),
             },
             cpus: Cpus {
                 housekeeping: 0,
