@@ -164,14 +164,17 @@ pub fn run(
         }
         std::thread::sleep(Duration::from_nanos(config.settle_ns));
     }
+    let step_bps = config.limits.max_bps as f64 * config.limits.resolution_percent / 100.0;
+    let frame_bits = f64::from(config.frame_bytes) * 8.0;
     let found = search.found().map_err(Error::Unsettled)?;
     clean.retain(|run| run.rate_bps == found.rate_bps);
     Ok(ThroughputReport {
         throughput: Throughput {
-            frames_per_s: found.rate_bps as f64 / (f64::from(config.frame_bytes) * 8.0),
+            frames_per_s: found.rate_bps as f64 / frame_bits,
             bps: found.rate_bps as f64,
             trial_ns: config.trial_ns,
             resolution_percent: config.limits.resolution_percent,
+            resolution_frames_per_s: Some(step_bps / frame_bits),
             trials: found.trials,
             limited_by_tester: found.wall != Wall::Path,
         },
