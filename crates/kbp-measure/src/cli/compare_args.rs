@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kbp_core::Host;
 
+use super::frames::{self, FramesArgs};
 use super::study::StudyArgs;
 use crate::compare::bench::Options;
 use crate::compare::place_of::{self, PathOptions};
@@ -18,8 +19,7 @@ use crate::compare::tables;
 use crate::error::{Error, Result};
 use crate::load::{Load, LoadConfig};
 use crate::mechanism::{KeepModule, MechanismConfig};
-use crate::result::{Config, Cpus, OpenLoopSetting, RowNs};
-use crate::tester::openloop::{OpenLoopConfig, Rate};
+use crate::result::{Config, Cpus, RowNs};
 use crate::tester::pingpong::ClientConfig;
 
 /// A ping is lost after this long: far above every round trip that a busy but working
@@ -73,12 +73,8 @@ pub struct CompareArgs {
     /// UDP payload, bytes
     #[arg(long, default_value_t = 64, value_name = "BYTES")]
     size: usize,
-    /// Send frames at this rate instead of the ping-pong, whatever comes back: 80M, 1G, bits of the frames a second
-    #[arg(long, value_name = "RATE")]
-    open_loop: Option<Rate>,
-    /// Length of an open-loop frame with header and FCS, bytes
-    #[arg(long, default_value_t = 64, value_name = "BYTES")]
-    frame: u32,
+    #[command(flatten)]
+    frames: FramesArgs,
     /// Seed of the order, of all send times and of the loads
     #[arg(long, default_value_t = 1)]
     seed: u32,
@@ -214,7 +210,7 @@ impl CompareArgs {
                 linger_ns: 0,
                 ..ClientConfig::new(any, u64::from(self.seed))
             },
-            open_loop: self.open_loop(),
+            frames: self.frames.traffics(u64::from(self.seed), TIMEOUT_NS)?,
             row_ns: self.row_ns(preset::find(&self.preset)?),
             mechanisms: MechanismConfig {
                 fifo_priority: self.poller_priority,
@@ -227,15 +223,6 @@ impl CompareArgs {
             stream_nics: pair(&self.stream_nics, "--stream-nics")?,
             third_party_s: self.sockperf_seconds,
             traces: self.trace.then(|| self.out()).transpose()?,
-        })
-    }
-
-    fn open_loop(&self) -> Option<OpenLoopConfig> {
-        let rate_bps = self.open_loop?.bps(self.frame);
-        Some(OpenLoopConfig {
-            drain_ns: TIMEOUT_NS,
-            seed: u64::from(self.seed),
-            ..OpenLoopConfig::new(self.frame, rate_bps)
         })
     }
 
@@ -346,10 +333,7 @@ impl CompareArgs {
             plan: Some(plan.clone()),
             rps_cpu: options.path.rps_cpu,
             rules: Some(options.path.rules),
-            open_loop: options.open_loop.map(|open_loop| OpenLoopSetting {
-                rate_bps: open_loop.rate_bps,
-                frame_bytes: open_loop.frame_bytes,
-            }),
+            frames: options.frames.iter().filter_map(frames::setting).collect(),
         }
     }
 }

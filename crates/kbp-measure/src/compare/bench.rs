@@ -39,8 +39,8 @@ pub struct Options {
     pub path: PathOptions,
     /// The ping-pong; its server and its `stop` are replaced.
     pub client: ClientConfig,
-    /// Frames at a constant rate instead of the ping-pong; its span is replaced.
-    pub open_loop: Option<OpenLoopConfig>,
+    /// What is sent instead of the ping-pong, a row of each; the spans of open loops are replaced.
+    pub frames: Vec<Traffic>,
     /// Length of a row.
     pub row_ns: RowNs,
     /// The mechanisms.
@@ -244,7 +244,7 @@ impl<'a> Machine<'a> {
                 load: load.name(),
                 round: 0,
             };
-            let traffic = self.options.traffic(TRACE_ROW_NS);
+            let traffic = Traffic::PingPong(self.options.client_for(TRACE_ROW_NS));
             std::thread::scope(|scope| {
                 let row = scope.spawn(|| row::ours(&up.ends, &traffic, &active.watch(), label));
                 std::thread::sleep(TRACE_AFTER);
@@ -270,7 +270,8 @@ impl Options {
         let of_cell = |cell: &Cell| {
             let row_ns = self.row_ns.of(&cell.load);
             let third_s = u64::from(self.third_party_s) * u64::from(cell.third_party);
-            Duration::from_nanos(row_ns) + CELL_MORE + Duration::from_secs(third_s)
+            let rows_ns: u64 = self.traffics(row_ns).iter().map(span_ns).sum();
+            Duration::from_nanos(rows_ns) + CELL_MORE + Duration::from_secs(third_s)
         };
         let of_batch = |batch: &[Cell]| match batch.first() {
             Some(cell) if cell.mode.starts_with("kbp-") => SET_UP_PATCHED,
@@ -287,14 +288,34 @@ impl Options {
         }
     }
 
-    fn traffic(&self, row_ns: u64) -> Traffic {
-        match self.open_loop {
-            None => Traffic::PingPong(self.client_for(row_ns)),
-            Some(config) => Traffic::OpenLoop(OpenLoopConfig {
+    /// What a cell's rows are made of.
+    fn traffics(&self, row_ns: u64) -> Vec<Traffic> {
+        let of_length = |traffic: &Traffic| match traffic {
+            Traffic::OpenLoop(config) => Traffic::OpenLoop(OpenLoopConfig {
                 span_ns: row_ns,
-                ..config
+                ..*config
             }),
+            other => other.clone(),
+        };
+        match self.frames.is_empty() {
+            true => vec![Traffic::PingPong(self.client_for(row_ns))],
+            false => self.frames.iter().map(of_length).collect(),
         }
+    }
+}
+
+/// Trials that a search takes, roughly: it halves a range down to its resolution.
+const TRIALS: u64 = 8;
+
+/// Roughly how long a row takes.
+fn span_ns(traffic: &Traffic) -> u64 {
+    match traffic {
+        Traffic::PingPong(client) => match client.stop {
+            Stop::AfterNs(ns) => ns,
+            Stop::Pings(pings) => pings * client.period_ns,
+        },
+        Traffic::OpenLoop(config) => config.span_ns,
+        Traffic::Throughput(config) => (config.trial_ns + config.settle_ns) * TRIALS,
     }
 }
 
@@ -363,11 +384,14 @@ fn rows(
         round: cell.round,
     };
     let mut rows = loaded(load, loads, || {
-        let traffic = options.traffic(options.row_ns.of(load.name()));
-        let mut rows = vec![proved(
-            active,
-            row::ours(&up.ends, &traffic, watch, label)?,
-        )?];
+        let mut rows = Vec::new();
+        for traffic in options.traffics(options.row_ns.of(load.name())) {
+            let row = row::ours(&up.ends, &traffic, watch, label)?;
+            rows.push(proved(active, row)?);
+            if interrupt::requested() {
+                return Ok(rows);
+            }
+        }
         if cell.third_party && options.third_party_s > 0 && !interrupt::requested() {
             let (size, seconds) = (options.client.payload_len, options.third_party_s);
             let row = row::sockperf(&up.ends, size, seconds, watch, label)?;

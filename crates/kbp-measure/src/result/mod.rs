@@ -121,18 +121,36 @@ pub struct Config {
     /// Size of the rule set of paths that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<u32>,
-    /// Frames at a constant rate, where they were sent instead of pings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub open_loop: Option<OpenLoopSetting>,
+    /// Frames that were sent instead of pings: open loops, or searches for the highest rate without loss.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<FramesSetting>,
 }
 
-/// Frames at a constant rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenLoopSetting {
-    /// Bits of the frames a second.
-    pub rate_bps: u64,
-    /// Length of a frame with header and FCS.
+/// Frames of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FramesSetting {
+    /// Length with header and FCS.
     pub frame_bytes: u32,
+    /// Bits of the frames a second; the highest of a search.
+    pub rate_bps: u64,
+    /// How the highest rate without loss is searched; absent for an open loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchSetting>,
+}
+
+/// How a search is made. Times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SearchSetting {
+    /// Length of a trial.
+    pub trial_ns: u64,
+    /// How long frames are waited for after it.
+    pub drain_ns: u64,
+    /// How long the path is left alone then.
+    pub settle_ns: u64,
+    /// Where the search ends, percent of the highest rate.
+    pub resolution_percent: f64,
+    /// Trials in a row without loss that the rate needs.
+    pub confirm: u32,
 }
 
 /// Length of the measured part of a row by load, nanoseconds.
@@ -386,10 +404,17 @@ pub(crate) mod tests {
                 .into(),
             rps_cpu: Some(2),
             rules: Some(100),
-            open_loop: Some(OpenLoopSetting {
-                rate_bps: 80_000_000,
+            frames: vec![FramesSetting {
                 frame_bytes: 64,
-            }),
+                rate_bps: 80_000_000,
+                search: Some(SearchSetting {
+                    trial_ns: 60_000_000,
+                    drain_ns: 20_000_000,
+                    settle_ns: 5_000_000,
+                    resolution_percent: 4.0,
+                    confirm: 2,
+                }),
+            }],
         }
     }
 

@@ -6,10 +6,10 @@
 use std::fmt::Write;
 
 use super::{against, stock, Table};
-use crate::report::cell::{Cell, Group};
+use crate::compare::rates::Rates;
+use crate::report::cell::Group;
 use crate::report::run::Run;
 use crate::report::text::{bits, count, micros, ratio};
-use crate::result::Throughput;
 
 /// KBP's throughput by NAPI's, "up to", by length of a frame: K. Fujimoto et al., *KBP: Kernel Enhancements for
 /// Low-Latency Networking for Virtual Machine and Container without Application Customization*, IEICE Trans. Commun.,
@@ -73,12 +73,17 @@ fn throughput(groups: &[&Group]) -> String {
     let mut is_empty = true;
     for group in groups {
         for cell in &group.cells {
-            let Some(found) = Found::of(cell) else {
+            let Some(found) = Rates::of(&cell.rows) else {
                 continue;
             };
             is_empty = false;
+            let rounds: Vec<String> = found
+                .each
+                .iter()
+                .map(|one| count(one.round() as u64))
+                .collect();
             let stock = stock(group).filter(|stock| stock.mode != cell.mode);
-            let of_stock = stock.and_then(Found::of);
+            let of_stock = stock.and_then(|stock| Rates::of(&stock.rows));
             let papers = PAPER
                 .iter()
                 .find(|(bytes, ..)| *bytes == group.key.size_bytes)
@@ -93,8 +98,8 @@ fn throughput(groups: &[&Group]) -> String {
                 cell.mode.into(),
                 count(found.mean.round() as u64),
                 bits(found.mean * group.key.size_bytes as f64 * 8.0),
-                found.rounds(),
-                of_stock.map_or(String::new(), |stock| found.by(&stock)),
+                rounds.join(", "),
+                of_stock.map_or(String::new(), |stock| by(&found, &stock)),
                 paper(|figures| figures.1),
                 paper(|figures| figures.2),
                 count(found.trials),
@@ -109,69 +114,10 @@ fn throughput(groups: &[&Group]) -> String {
     }
 }
 
-/// What the rounds of a mechanism found, frames a second.
-struct Found {
-    mean: f64,
-    low: f64,
-    high: f64,
-    each: Vec<f64>,
-    trials: u64,
-    limited_by_tester: bool,
-}
-
-impl Found {
-    fn of(cell: &Cell) -> Option<Self> {
-        let rows = cell.rows.iter().filter_map(|row| row.throughput);
-        let rows: Vec<Throughput> = rows.collect();
-        if rows.is_empty() {
-            return None;
-        }
-        let each: Vec<f64> = rows.iter().map(|row| row.frames_per_s).collect();
-        // A search ends when the bounds are that close: the rate itself lies up to that much higher.
-        let room = |row: &Throughput| row.resolution_frames_per_s.unwrap_or(0.0);
-        Some(Self {
-            mean: each.iter().sum::<f64>() / each.len() as f64,
-            low: each.iter().copied().fold(f64::INFINITY, f64::min),
-            high: rows
-                .iter()
-                .map(|row| row.frames_per_s + room(row))
-                .fold(0.0, f64::max),
-            each,
-            trials: rows.iter().map(|row| u64::from(row.trials)).sum(),
-            limited_by_tester: rows.iter().any(|row| row.limited_by_tester),
-        })
-    }
-
-    fn rounds(&self) -> String {
-        let each: Vec<String> = self
-            .each
-            .iter()
-            .map(|rate| count(rate.round() as u64))
-            .collect();
-        each.join(", ")
-    }
-
-    fn by(&self, stock: &Self) -> String {
-        if stock.mean <= 0.0 {
-            return "the stock path carries no rate without loss".into();
-        }
-        if self.low <= stock.high && stock.low <= self.high {
-            return "no difference shown".into();
-        }
-        let share = |value: f64| ratio(value, 1.0);
-        format!(
-            "{} ({} to {})",
-            share(self.mean / stock.mean),
-            share(self.low / stock.high),
-            share(self.high / stock.low)
-        )
-    }
-
-    fn limit(&self) -> &'static str {
-        match self.limited_by_tester {
-            true => "the tester: a lower bound",
-            false => "the path",
-        }
+fn by(found: &Rates, stock: &Rates) -> String {
+    match found.by(stock) {
+        Some(ratio) => ratio.words(),
+        None => "the stock path carries nothing without loss".into(),
     }
 }
 
@@ -235,7 +181,7 @@ mod tests {
     use crate::report::cell;
     use crate::report::run::merge;
     use crate::result::tests::sample;
-    use crate::result::OpenLoop;
+    use crate::result::{OpenLoop, Throughput};
 
     fn file(rates: &[(&str, u32, f64)]) -> crate::result::ResultFile {
         let mut file = sample();
