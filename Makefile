@@ -15,11 +15,12 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 # functions that another file or lab_wait_for calls.
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
-.PHONY: help setup setup-test build demo bench man test test-host test-kernels lint lint-kmod uapi clean
+.PHONY: help setup setup-test build demo bench results man test test-host test-kernels lint lint-kmod uapi clean
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
 	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
+	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   the common lab tests on: $(KERNELS)'
@@ -59,7 +60,11 @@ RESULTS	= docs/results
 bench: build
 	$(KBP) compare study lab/studies/bench.toml --out $(BENCH) --git "$$(git describe --always --dirty)"
 	scripts/publish-results.sh $(BENCH) $(RESULTS)
-	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html
+	$(MAKE) results
+
+# The page and the tables from the results that are kept, without measuring again.
+results: build
+	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
 
 test: build setup-test
 	scripts/run-tests.py host lab --kernel $(KERNEL)

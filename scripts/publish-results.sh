@@ -2,19 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # publish-results.sh STUDY RESULTS: copies the merged results of a study, STUDY/MACHINE/NAME.json, to
-# RESULTS/MACHINE[-NAME].json, and its summary. Nothing is left out: a partial result is refused.
+# RESULTS/MACHINE[-NAME].json, and its summary. No row is left out: a partial result is refused. The merged results hold
+# of each timeline only the worst round trips, so that a repository can keep them.
 set -eu
 
 study=$1
 results=$2
+# A repository is no archive: what is larger than this stays out of it.
+bytes_max=6000000
 
-mkdir -p "$results"
 for file in "$study"/*/*.json; do
 	if grep -q '^  "partial": true' "$file"; then
 		echo "publish-results.sh: $file is partial; run the study to its end" >&2
 		exit 1
 	fi
 done
+bytes=$(cat "$study"/*/*.json | wc -c)
+if [ "$bytes" -gt "$bytes_max" ]; then
+	echo "publish-results.sh: $bytes bytes of results are more than $bytes_max; shorten the study" >&2
+	exit 1
+fi
+mkdir -p "$results"
 for file in "$study"/*/*.json; do
 	machine=$(basename "$(dirname "$file")")
 	name=$(basename "$file" .json)

@@ -3,9 +3,11 @@
 //!
 //! Not here: all of them at the end ([`crate::compare::table`]), and the page for the browser ([`crate::report`]).
 
+use std::fmt::Write;
+
 use crate::report::row_name;
 use crate::report::text::{count, micros};
-use crate::result::Row;
+use crate::result::{Row, TOOL_KBP};
 
 /// The line above the rows. Times are in µs.
 pub fn heading() -> String {
@@ -30,7 +32,7 @@ pub fn heading() -> String {
 pub fn line(row: &Row) -> String {
     let us = |ns: u64| micros(ns as f64);
     let rtt = &row.rtt_ns;
-    format!(
+    let mut line = format!(
         "{:<16} {:<8} {:<28} {:>7} {:>4} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
         row.path,
         row.load,
@@ -44,7 +46,19 @@ pub fn line(row: &Row) -> String {
         us(rtt.max),
         row.witness.net_rx_softirqs,
         row.witness.hard_irqs
-    )
+    );
+    if row.traffic != "ping-pong" && row.tool == TOOL_KBP {
+        // Writing into a string does not fail.
+        let _ = write!(line, "  {} bytes", row.size_bytes);
+    }
+    if let Some(found) = row.throughput {
+        let _ = write!(
+            line,
+            ": {} frames/s without loss",
+            count(found.frames_per_s.round() as u64)
+        );
+    }
+    line
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::compare_args::CompareArgs;
 use crate::compare::bench::{Machine, Options};
 use crate::compare::engine::{End, Engine, Progress};
 use crate::compare::plan::{Cell, Plan};
-use crate::compare::{place_of, resume, table};
+use crate::compare::{place_of, rates, resume, table};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::machine::begin_result;
@@ -137,6 +137,7 @@ fn print_result(file: &ResultFile, path: &Path, json: bool) {
             "result": path,
             "partial": file.partial,
             "groups": groups,
+            "rates": rates::groups(file),
             "not_run": file.not_run,
         });
         println!("{result}");

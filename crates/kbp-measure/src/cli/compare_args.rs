@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kbp_core::Host;
 
+use super::frames::{self, FramesArgs};
 use super::study::StudyArgs;
 use crate::compare::bench::Options;
 use crate::compare::place_of::{self, PathOptions};
@@ -18,8 +19,7 @@ use crate::compare::tables;
 use crate::error::{Error, Result};
 use crate::load::{Load, LoadConfig};
 use crate::mechanism::{KeepModule, MechanismConfig};
-use crate::result::{Config, Cpus, OpenLoopSetting, RowNs};
-use crate::tester::openloop::{OpenLoopConfig, Rate};
+use crate::result::{Config, Cpus, RowNs};
 use crate::tester::pingpong::ClientConfig;
 
 /// A ping is lost after this long: far above every round trip that a busy but working
@@ -64,18 +64,17 @@ pub struct CompareArgs {
     /// The same for rows under a load other than idle [default: as --row-ms]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=3_600_000))]
     loaded_row_ms: Option<u32>,
+    /// The same for rows under one load: storm=300
+    #[arg(long, value_delimiter = ',', value_name = "LOAD=MS", value_parser = load_ms)]
+    row_ms_of: Vec<(String, u32)>,
     /// Mean distance of two pings, µs
     #[arg(long, default_value_t = 1_000, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=60_000_000))]
     period_us: u64,
     /// UDP payload, bytes
     #[arg(long, default_value_t = 64, value_name = "BYTES")]
     size: usize,
-    /// Send frames at this rate instead of the ping-pong, whatever comes back: 80M, 1G, bits of the frames a second
-    #[arg(long, value_name = "RATE")]
-    open_loop: Option<Rate>,
-    /// Length of an open-loop frame with header and FCS, bytes
-    #[arg(long, default_value_t = 64, value_name = "BYTES")]
-    frame: u32,
+    #[command(flatten)]
+    frames: FramesArgs,
     /// Seed of the order, of all send times and of the loads
     #[arg(long, default_value_t = 1)]
     seed: u32,
@@ -211,7 +210,7 @@ impl CompareArgs {
                 linger_ns: 0,
                 ..ClientConfig::new(any, u64::from(self.seed))
             },
-            open_loop: self.open_loop(),
+            frames: self.frames.traffics(u64::from(self.seed), TIMEOUT_NS)?,
             row_ns: self.row_ns(preset::find(&self.preset)?),
             mechanisms: MechanismConfig {
                 fifo_priority: self.poller_priority,
@@ -224,15 +223,6 @@ impl CompareArgs {
             stream_nics: pair(&self.stream_nics, "--stream-nics")?,
             third_party_s: self.sockperf_seconds,
             traces: self.trace.then(|| self.out()).transpose()?,
-        })
-    }
-
-    fn open_loop(&self) -> Option<OpenLoopConfig> {
-        let rate_bps = self.open_loop?.bps(self.frame);
-        Some(OpenLoopConfig {
-            drain_ns: TIMEOUT_NS,
-            seed: u64::from(self.seed),
-            ..OpenLoopConfig::new(self.frame, rate_bps)
         })
     }
 
@@ -265,6 +255,11 @@ impl CompareArgs {
         RowNs {
             idle: ns(idle),
             storm: ns(loaded),
+            by_load: self
+                .row_ms_of
+                .iter()
+                .map(|(load, ms)| (load.clone(), ns(*ms)))
+                .collect(),
         }
     }
 
@@ -317,7 +312,7 @@ impl CompareArgs {
             jitter_percent: client.jitter_percent,
             timeout_ns: client.timeout_ns,
             warmup_pings: client.warmup_pings,
-            row_ns: options.row_ns,
+            row_ns: options.row_ns.clone(),
             cpus: options.path.cpus,
             app_fifo_priority: self.app_priority,
             poller_fifo_priority: self.poller_priority,
@@ -338,11 +333,20 @@ impl CompareArgs {
             plan: Some(plan.clone()),
             rps_cpu: options.path.rps_cpu,
             rules: Some(options.path.rules),
-            open_loop: options.open_loop.map(|open_loop| OpenLoopSetting {
-                rate_bps: open_loop.rate_bps,
-                frame_bytes: open_loop.frame_bytes,
-            }),
+            frames: options.frames.iter().filter_map(frames::setting).collect(),
         }
+    }
+}
+
+/// `LOAD=MS`.
+fn load_ms(text: &str) -> std::result::Result<(String, u32), String> {
+    let (load, ms) = text
+        .split_once('=')
+        .ok_or("it has to be a load and milliseconds: storm=300")?;
+    tables::load(load).map_err(|error| error.to_string())?;
+    match ms.parse() {
+        Ok(ms) if (10..=3_600_000).contains(&ms) => Ok((load.into(), ms)),
+        _ => Err(format!("{ms} ms: it has to be 10 to 3600000")),
     }
 }
 
@@ -424,6 +428,26 @@ mod tests {
             ]
         };
         assert_eq!(names, [one("idle", "+"), one("storm", "")].concat());
+    }
+
+    #[test]
+    fn a_load_can_have_rows_of_its_own_length() {
+        let args_of = |of: &str| {
+            Line::try_parse_from([
+                "compare",
+                "--row-ms",
+                "150",
+                "--row-ms-of",
+                of,
+                "--out",
+                "x",
+            ])
+        };
+        let options = args_of("storm=300").unwrap().args.options().unwrap();
+        let ms = |load: &str| options.row_ns.of(load) / 1_000_000;
+        assert_eq!([ms("idle"), ms("storm"), ms("stream")], [150, 300, 150]);
+        assert!(args_of("rain=300").is_err());
+        assert!(args_of("storm").is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod compare;
 mod compare_args;
+mod frames;
 mod functions;
 mod load;
 mod mechanism;

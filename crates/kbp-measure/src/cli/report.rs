@@ -11,7 +11,7 @@ use clap::Args;
 use super::{print_bars, EXIT_NOT_MET};
 use crate::check::{check_demo, Bar};
 use crate::error::{Error, Result};
-use crate::report::{self, comparison, csv, run};
+use crate::report::{self, comparison, csv, markdown, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +19,7 @@ Examples:
   kbp report out/bench/*/result.json                kernels side by side: report.html
   kbp report before.json after.json --json          the merged comparison
   kbp report result.json --csv > rows.csv           a line a row
+  kbp report docs/results/*.json --tables tables.md all tables as Markdown
 
 The page needs no network. docs/reference/report.md describes it, the JSON and the CSV.";
 
@@ -32,9 +33,12 @@ pub struct ReportArgs {
     /// Result files; those of one machine are put together, others stand side by side
     #[arg(required = true, value_name = "RESULT")]
     pub results: Vec<PathBuf>,
-    /// The page to write; report.html, or none with --json or --csv
+    /// The page to write; report.html, or none with --json, --csv or --tables
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Also write all tables as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub tables: Option<PathBuf>,
     /// Print the rows as comma-separated values
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
@@ -54,7 +58,10 @@ pub fn run_report(args: &ReportArgs, json: bool, pretty: bool) -> Result<u8> {
         true => runs.iter().map(|run| check_demo(&run.file, None)).collect(),
         false => Vec::new(),
     };
-    let prints = json || args.csv;
+    if let Some(path) = &args.tables {
+        std::fs::write(path, markdown::of(&runs)).map_err(|e| Error::file("write", path, e))?;
+    }
+    let prints = json || args.csv || args.tables.is_some();
     let page = match &args.output {
         Some(page) => Some(page.as_path()),
         None => (!prints).then_some(Path::new(PAGE)),

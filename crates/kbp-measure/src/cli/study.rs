@@ -3,7 +3,7 @@
 //!
 //! Not here: the study itself ([`crate::compare::study`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
@@ -42,9 +42,9 @@ pub struct StudyArgs {
     /// Machines at once
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
-    /// Only these machines
-    #[arg(long = "machine", value_name = "NAME")]
-    machines: Vec<String>,
+    /// Only this machine, or this run of it; more than once for more
+    #[arg(long, value_name = "MACHINE[/RUN]")]
+    only: Vec<String>,
     /// Discard results that are there instead of continuing
     #[arg(long)]
     restart: bool,
@@ -68,7 +68,8 @@ struct Line {
 }
 
 pub(super) fn run(args: &StudyArgs, json: bool) -> Result<u8> {
-    let units = units(args)?;
+    let all = Study::load(&args.study)?.units(plan)?;
+    let units = wanted(&all, &args.only)?;
     if args.dry_run {
         show(&units, json);
         return Ok(0);
@@ -85,7 +86,7 @@ pub(super) fn run(args: &StudyArgs, json: bool) -> Result<u8> {
         git: &args.git,
     };
     let report = study.run(&units)?;
-    let merged = merged(&study, &units, &report)?;
+    let merged = merged(&study, &all, &units)?;
     summarize(args, &merged, &report, json)?;
     Ok(match () {
         () if interrupt::requested() => EXIT_INTERRUPTED,
@@ -94,22 +95,20 @@ pub(super) fn run(args: &StudyArgs, json: bool) -> Result<u8> {
     })
 }
 
-fn units(args: &StudyArgs) -> Result<Vec<Unit>> {
-    let study = Study::load(&args.study)?;
-    for name in &args.machines {
-        if !study.machines.iter().any(|machine| machine.name == *name) {
-            let all: Vec<&str> = study.machines.iter().map(|m| m.name.as_str()).collect();
-            let all = all.join(", ");
+/// The units that were asked for: all of them, or those of `MACHINE` and `MACHINE/RUN`.
+fn wanted(all: &[Unit], only: &[String]) -> Result<Vec<Unit>> {
+    let is = |unit: &Unit, name: &String| unit.machine.name == *name || unit.name() == *name;
+    for name in only {
+        if !all.iter().any(|unit| is(unit, name)) {
+            let there: Vec<String> = all.iter().map(Unit::name).collect();
             return Err(Error::Invalid(format!(
-                "the study has no machine '{name}'; it has: {all}"
+                "the study has no machine or run '{name}'; it has: {}",
+                there.join(", ")
             )));
         }
     }
-    let mut units = study.units(plan)?;
-    let wanted =
-        |unit: &Unit| args.machines.is_empty() || args.machines.contains(&unit.machine.name);
-    units.retain(wanted);
-    Ok(units)
+    let picked = |unit: &&Unit| only.is_empty() || only.iter().any(|name| is(unit, name));
+    Ok(all.iter().filter(picked).cloned().collect())
 }
 
 fn plan(args: &[String]) -> Result<Plan> {
@@ -153,14 +152,12 @@ fn discard(out: &Path, units: &[Unit]) -> Result<()> {
     Ok(())
 }
 
-/// The results of each machine as `OUT/MACHINE/RESULT.json`, partial while a unit of it is not done.
-fn merged(
-    study: &StudyRun,
-    units: &[Unit],
-    report: &Report,
-) -> Result<BTreeMap<PathBuf, ResultFile>> {
+/// The results that `units` are a part of, as `OUT/MACHINE/RESULT.json`: partial while another unit of it is not done.
+fn merged(study: &StudyRun, all: &[Unit], units: &[Unit]) -> Result<BTreeMap<PathBuf, ResultFile>> {
+    let result = |unit: &Unit| (unit.machine.name.clone(), unit.result.clone());
+    let touched: BTreeSet<_> = units.iter().map(result).collect();
     let mut files: BTreeMap<PathBuf, (Vec<ResultFile>, bool)> = BTreeMap::new();
-    for unit in units {
+    for unit in all.iter().filter(|unit| touched.contains(&result(unit))) {
         let name = format!("{}.json", unit.result);
         let path = study.out.join(&unit.machine.name).join(name);
         let (files, partial) = files.entry(path).or_default();
@@ -169,7 +166,6 @@ fn merged(
             None => *partial = true,
         }
     }
-    debug_assert!(report.left == 0 || interrupt::requested());
     let command = std::env::args().collect::<Vec<_>>().join(" ");
     let mut merged = BTreeMap::new();
     for (path, (files, partial)) in files {
@@ -228,6 +224,23 @@ fn summarize(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_and_runs_can_be_picked() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/studies/bench.toml");
+        let all = Study::load(&path).unwrap().units(plan).unwrap();
+        let names = |only: &[&str]| -> Result<Vec<String>> {
+            let only: Vec<String> = only.iter().map(ToString::to_string).collect();
+            Ok(wanted(&all, &only)?.iter().map(Unit::name).collect())
+        };
+        assert_eq!(names(&[]).unwrap().len(), all.len());
+        assert_eq!(names(&["6.1/paths"]).unwrap(), ["6.1/paths"]);
+        let more = names(&["6.1-rt", "6.1/nic"]).unwrap();
+        assert!(more.contains(&"6.1/nic".into()) && more.contains(&"6.1-rt/rt-nic".into()));
+        assert!(!more.contains(&"6.1/vxlan".into()), "{more:?}");
+        let error = names(&["6.1/nonsense"]).unwrap_err().to_string();
+        assert!(error.contains("6.1/vxlan"), "{error}");
+    }
 
     /// The study that is shipped has to be runnable without a machine being asked.
     #[test]

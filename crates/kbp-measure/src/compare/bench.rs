@@ -4,6 +4,7 @@
 //!
 //! Not here: which cells, and what is kept of them ([`super::plan`], [`super::engine`]); one row ([`super::row`]).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::result::{Row, RowNs};
 use crate::tester::openloop::OpenLoopConfig;
 use crate::tester::pingpong::{ClientConfig, Stop};
 use crate::trace::Trace;
+use crate::witness::Watch;
 
 /// The mechanism of the warm-up.
 const STOCK: &str = "softirq";
@@ -37,8 +39,8 @@ pub struct Options {
     pub path: PathOptions,
     /// The ping-pong; its server and its `stop` are replaced.
     pub client: ClientConfig,
-    /// Frames at a constant rate instead of the ping-pong; its span is replaced.
-    pub open_loop: Option<OpenLoopConfig>,
+    /// What is sent instead of the ping-pong, a row of each; the spans of open loops are replaced.
+    pub frames: Vec<Traffic>,
     /// Length of a row.
     pub row_ns: RowNs,
     /// The mechanisms.
@@ -55,6 +57,12 @@ pub struct Options {
     pub traces: Option<PathBuf>,
 }
 
+/// A mechanism that is set up, and what is read around its rows: looked for once for all of them.
+struct Served<'a> {
+    active: &'a Active<'a>,
+    watch: Watch,
+}
+
 /// This machine.
 #[derive(Debug)]
 pub struct Machine<'a> {
@@ -64,6 +72,9 @@ pub struct Machine<'a> {
     up: Option<Path>,
     /// The path that could not be brought up, and what that is for its cells.
     broken: Option<(String, Broken)>,
+    /// Mechanisms that can run on the path that is up. To find that out for a live patch is as dear as rows, and what
+    /// changed since is seen when the mechanism is set up.
+    possible: BTreeSet<&'static str>,
 }
 
 /// Why a path has no cells.
@@ -90,6 +101,7 @@ impl<'a> Machine<'a> {
             loads: options.loads.clone(),
             up: None,
             broken: None,
+            possible: BTreeSet::new(),
         }
     }
 
@@ -124,7 +136,20 @@ impl<'a> Machine<'a> {
         warm_up(up, self.options).map_err(failed)
     }
 
+    fn can_run(&mut self, mechanism: &'static Mechanism) -> std::result::Result<(), String> {
+        if let Some(up) = self
+            .up
+            .as_ref()
+            .filter(|_| !self.possible.contains(mechanism.name))
+        {
+            mechanism.can_run(&up.rig)?;
+            self.possible.insert(mechanism.name);
+        }
+        Ok(())
+    }
+
     fn take_down(&mut self) -> Result<()> {
+        self.possible.clear();
         self.up.take().map_or(Ok(()), Path::down)
     }
 
@@ -152,7 +177,7 @@ impl<'a> Machine<'a> {
     }
 
     /// What came of a cell whose mechanism is up.
-    fn measured(&self, cell: &Cell, up: &Path, active: &Active) -> Result<Measured> {
+    fn measured(&self, cell: &Cell, up: &Path, active: &Served) -> Result<Measured> {
         let load = tables::load(&cell.load)?;
         let nics = &self.options.stream_nics;
         let can_run = match load {
@@ -177,8 +202,12 @@ impl<'a> Machine<'a> {
         active: &Active,
         done: &mut dyn FnMut(&Cell, Measured) -> Result<Go>,
     ) -> Result<()> {
+        let served = Served {
+            active,
+            watch: active.watch(),
+        };
         for cell in cells {
-            if done(cell, self.measured(cell, up, active)?)? == Go::Stop {
+            if done(cell, self.measured(cell, up, &served)?)? == Go::Stop {
                 break;
             }
         }
@@ -215,7 +244,7 @@ impl<'a> Machine<'a> {
                 load: load.name(),
                 round: 0,
             };
-            let traffic = self.options.traffic(TRACE_ROW_NS);
+            let traffic = Traffic::PingPong(self.options.client_for(TRACE_ROW_NS));
             std::thread::scope(|scope| {
                 let row = scope.spawn(|| row::ours(&up.ends, &traffic, &active.watch(), label));
                 std::thread::sleep(TRACE_AFTER);
@@ -239,12 +268,10 @@ impl Options {
     /// Roughly how long these cells take, in this machine's own time.
     pub fn estimate(&self, cells: &[Cell]) -> Duration {
         let of_cell = |cell: &Cell| {
-            let row_ns = match cell.load.as_str() {
-                "idle" => self.row_ns.idle,
-                _ => self.row_ns.storm,
-            };
+            let row_ns = self.row_ns.of(&cell.load);
             let third_s = u64::from(self.third_party_s) * u64::from(cell.third_party);
-            Duration::from_nanos(row_ns) + CELL_MORE + Duration::from_secs(third_s)
+            let rows_ns: u64 = self.traffics(row_ns).iter().map(span_ns).sum();
+            Duration::from_nanos(rows_ns) + CELL_MORE + Duration::from_secs(third_s)
         };
         let of_batch = |batch: &[Cell]| match batch.first() {
             Some(cell) if cell.mode.starts_with("kbp-") => SET_UP_PATCHED,
@@ -261,21 +288,34 @@ impl Options {
         }
     }
 
-    fn traffic(&self, row_ns: u64) -> Traffic {
-        match self.open_loop {
-            None => Traffic::PingPong(self.client_for(row_ns)),
-            Some(config) => Traffic::OpenLoop(OpenLoopConfig {
+    /// What a cell's rows are made of.
+    fn traffics(&self, row_ns: u64) -> Vec<Traffic> {
+        let of_length = |traffic: &Traffic| match traffic {
+            Traffic::OpenLoop(config) => Traffic::OpenLoop(OpenLoopConfig {
                 span_ns: row_ns,
-                ..config
+                ..*config
             }),
+            other => other.clone(),
+        };
+        match self.frames.is_empty() {
+            true => vec![Traffic::PingPong(self.client_for(row_ns))],
+            false => self.frames.iter().map(of_length).collect(),
         }
     }
+}
 
-    fn row_ns(&self, load: Load) -> u64 {
-        match load {
-            Load::Idle => self.row_ns.idle,
-            _ => self.row_ns.storm,
-        }
+/// Trials that a search takes, roughly: it halves a range down to its resolution.
+const TRIALS: u64 = 8;
+
+/// Roughly how long a row takes.
+fn span_ns(traffic: &Traffic) -> u64 {
+    match traffic {
+        Traffic::PingPong(client) => match client.stop {
+            Stop::AfterNs(ns) => ns,
+            Stop::Pings(pings) => pings * client.period_ns,
+        },
+        Traffic::OpenLoop(config) => config.span_ns,
+        Traffic::Throughput(config) => (config.trial_ns + config.settle_ns) * TRIALS,
     }
 }
 
@@ -292,11 +332,11 @@ impl Bench for Machine<'_> {
             return all(cells, done, || broken.measured());
         }
         self.bring_up_streams(cells)?;
-        let Some(up) = &self.up else { return Ok(()) };
         let mechanism = tables::mechanism(&first.mode)?;
-        if let Err(why) = mechanism.can_run(&up.rig) {
+        if let Err(why) = self.can_run(mechanism) {
             return all(cells, done, || Measured::CannotRun(why.clone()));
         }
+        let Some(up) = &self.up else { return Ok(()) };
         let active = match Active::set_up(mechanism, &up.rig, &self.options.mechanisms) {
             Ok(active) => active,
             Err(error) => return all(cells, done, || Measured::Failed(error.to_string())),
@@ -333,7 +373,7 @@ fn rows(
     cell: &Cell,
     load: Load,
     up: &Path,
-    active: &Active,
+    Served { active, watch }: &Served,
     options: &Options,
     loads: &LoadConfig,
 ) -> Result<Vec<Row>> {
@@ -343,16 +383,18 @@ fn rows(
         load: &cell.load,
         round: cell.round,
     };
-    let watch = active.watch();
     let mut rows = loaded(load, loads, || {
-        let traffic = options.traffic(options.row_ns(load));
-        let mut rows = vec![proved(
-            active,
-            row::ours(&up.ends, &traffic, &watch, label)?,
-        )?];
+        let mut rows = Vec::new();
+        for traffic in options.traffics(options.row_ns.of(load.name())) {
+            let row = row::ours(&up.ends, &traffic, watch, label)?;
+            rows.push(proved(active, row)?);
+            if interrupt::requested() {
+                return Ok(rows);
+            }
+        }
         if cell.third_party && options.third_party_s > 0 && !interrupt::requested() {
             let (size, seconds) = (options.client.payload_len, options.third_party_s);
-            let row = row::sockperf(&up.ends, size, seconds, &watch, label)?;
+            let row = row::sockperf(&up.ends, size, seconds, watch, label)?;
             rows.push(proved(active, row)?);
         }
         Ok(rows)

@@ -13,6 +13,7 @@ pub mod engine;
 pub mod place_of;
 pub mod plan;
 pub mod preset;
+pub mod rates;
 pub mod resume;
 pub mod rig;
 pub mod row;

@@ -18,6 +18,7 @@ use crate::result::{Row, TOOL_SOCKPERF};
 use crate::tester::backend::Udp;
 use crate::tester::openloop::{self, OpenLoopConfig};
 use crate::tester::pingpong::{run_client, ClientConfig};
+use crate::tester::throughput::{self, ThroughputConfig};
 use crate::witness::{Between, Counted, Watch};
 
 /// The two ends of a ping-pong.
@@ -55,6 +56,8 @@ pub enum Traffic {
     PingPong(ClientConfig),
     /// Frames at a constant rate, whatever comes back.
     OpenLoop(OpenLoopConfig),
+    /// The search for the highest rate without loss.
+    Throughput(ThroughputConfig),
 }
 
 /// Measures a row with our own tester.
@@ -70,6 +73,7 @@ pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Resu
     let measured = watched(&ends.client_place, watch, |on_warm| match traffic {
         Traffic::PingPong(config) => ping_pong(ends, config, label, on_warm),
         Traffic::OpenLoop(config) => open_loop(ends, config, label, on_warm),
+        Traffic::Throughput(config) => highest_rate(ends, config, label, on_warm),
     });
     let echoed = server.stop();
     let (row, between) = measured?;
@@ -97,6 +101,19 @@ fn ping_pong(ends: &Ends, config: &ClientConfig, label: Label, on_warm: OnWarm) 
 fn open_loop(ends: &Ends, config: &OpenLoopConfig, label: Label, on_warm: OnWarm) -> Result<Row> {
     let mut backend = Udp::connect(ends.target)?;
     let report = openloop::run(&mut backend, config, on_warm)?;
+    Ok(report.row(label.mode, label.load, label.round))
+}
+
+/// The counters are read around all trials of the search; each of them has a warm-up of its own.
+fn highest_rate(
+    ends: &Ends,
+    config: &ThroughputConfig,
+    label: Label,
+    on_warm: OnWarm,
+) -> Result<Row> {
+    let mut backend = Udp::connect(ends.target)?;
+    on_warm()?;
+    let report = throughput::run(&mut backend, config, |_, _| {})?;
     Ok(report.row(label.mode, label.load, label.round))
 }
 
@@ -282,5 +299,23 @@ mod tests {
         let config = ClientConfig::new(ends.target, 3);
         let error = ours(&ends, &Traffic::PingPong(config), &watch, LABEL).unwrap_err();
         assert!(error.to_string().contains("interrupt 999999"), "{error}");
+    }
+
+    /// A search on loopback: what it found, and the witness of all its trials.
+    #[test]
+    fn the_highest_rate_is_a_row_with_its_witness() {
+        let ends = at("127.0.0.1:18521");
+        let config = ThroughputConfig::short(512, 2_000 * 512 * 8);
+        let row = ours(&ends, &Traffic::Throughput(config), &watch(), LABEL).unwrap();
+        assert_eq!((row.traffic.as_str(), row.size_bytes), ("rfc2544", 512));
+        let found = row.throughput.unwrap();
+        assert!(
+            found.limited_by_tester,
+            "2000 frames/s are asked for, and loopback has them"
+        );
+        assert_eq!(found.frames_per_s, 2_000.0);
+        assert_eq!(found.resolution_frames_per_s, Some(60.0));
+        assert!(row.n > 0 && row.lost == 0, "{row:?}");
+        assert!(row.cpu.unwrap().server_ns > 0);
     }
 }

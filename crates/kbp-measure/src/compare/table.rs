@@ -10,14 +10,15 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::report::text::{micros, ratio as share};
+use super::rates;
+use crate::report::text::{bits, micros, ratio as share};
 use crate::result::{CpuUse, ResultFile, Row, TOOL_KBP};
 use crate::stats::{percentile_ns, ratio, Ratio, Verdict};
 
 /// The percentile whose ratios the printed table has.
 const SHOWN: f64 = 99.0;
 /// What every mechanism is set against.
-const STOCK: [&str; 2] = ["softirq", "preempt-rt"];
+pub(super) const STOCK: [&str; 2] = ["softirq", "preempt-rt"];
 /// Names of our own mechanisms begin so; the others are rivals.
 const OURS: &str = "kbp-";
 
@@ -28,6 +29,12 @@ pub struct Group {
     pub path: String,
     /// The load.
     pub load: String,
+    /// What was sent: `ping-pong`, `open-loop`.
+    pub traffic: String,
+    /// Payload of a ping; length of a frame of an open loop.
+    pub size_bytes: u64,
+    /// Rate of an open loop, bits of the frames a second.
+    pub rate_bps: Option<u64>,
     /// The mechanism that the ratios of `vs_stock` are to.
     pub stock: Option<String>,
     /// The mechanism of others with the lowest 99th percentile.
@@ -80,22 +87,36 @@ pub struct Ratios {
     pub p99: Ratio,
 }
 
-/// The groups of a result, in the order in which they were measured. Rows of third parties are left out.
+/// The groups of a result, in the order in which they were measured. Rows of third parties are left out, and those that
+/// are a rate ([`super::rates`]).
 pub fn groups(file: &ResultFile) -> Vec<Group> {
-    let ours = |row: &&Row| row.tool == TOOL_KBP && !row.histogram_ns.is_empty();
+    let ours = |row: &&Row| {
+        row.tool == TOOL_KBP && !row.histogram_ns.is_empty() && row.throughput.is_none()
+    };
     let rows: Vec<&Row> = file.rows.iter().filter(ours).collect();
-    let places = unique(
-        rows.iter()
-            .map(|row| (row.path.as_str(), row.load.as_str())),
-    );
-    let here = |place: &(&str, &str)| -> Vec<&Row> {
-        let same = |row: &&&Row| (row.path.as_str(), row.load.as_str()) == *place;
+    let places = unique(rows.iter().map(|row| place(row)));
+    let here = |of: &Place| -> Vec<&Row> {
+        let same = |row: &&&Row| place(row) == *of;
         rows.iter().filter(same).copied().collect()
     };
     places.iter().map(|place| group(&here(place))).collect()
 }
 
-fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+/// Path, load, traffic, size and rate of a row.
+pub(super) type Place<'a> = (&'a str, &'a str, &'a str, u64, Option<u64>);
+
+/// What the rows of mechanisms that are set against each other have in common.
+pub(super) fn place(row: &Row) -> Place<'_> {
+    let Row {
+        path,
+        load,
+        traffic,
+        ..
+    } = row;
+    (path, load, traffic, row.size_bytes, row.rate_bps)
+}
+
+pub(super) fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for item in items {
         if !found.contains(&item) {
@@ -128,9 +149,14 @@ fn group(rows: &[&Row]) -> Group {
         vs_rival: against(mode, rival),
         ..line(mode, &of(mode))
     };
+    let (path, load, traffic, size_bytes, rate_bps) =
+        rows.first().map_or(Place::default(), |row| place(row));
     Group {
-        path: rows.first().map_or(String::new(), |row| row.path.clone()),
-        load: rows.first().map_or(String::new(), |row| row.load.clone()),
+        path: path.into(),
+        load: load.into(),
+        traffic: traffic.into(),
+        size_bytes,
+        rate_bps,
         stock: stock.map(String::from),
         rival: rival.map(String::from),
         lines: modes.iter().map(line).collect(),
@@ -188,9 +214,10 @@ pub fn text(groups: &[Group], file: &ResultFile) -> String {
         // Writing into a string does not fail.
         let _ = writeln!(
             text,
-            "\n{}, {}: round trips in µs; p99 against {stock} and the best rival ({rival}), 95 % intervals\n{}",
+            "\n{}, {}{}: round trips in µs; p99 against {stock} and the best rival ({rival}), 95 % intervals\n{}",
             group.path,
             group.load,
+            sent(group),
             heading()
         );
         for line in &group.lines {
@@ -201,6 +228,7 @@ pub fn text(groups: &[Group], file: &ResultFile) -> String {
             let _ = writeln!(text, "  note: {note}");
         }
     }
+    text += &rates::text(file);
     for cell in &file.not_run {
         let word = if cell.failed { "failed" } else { "cannot run" };
         let _ = writeln!(
@@ -216,6 +244,19 @@ pub fn text(groups: &[Group], file: &ResultFile) -> String {
         );
     }
     text
+}
+
+/// What was sent, where it was no ping.
+fn sent(group: &Group) -> String {
+    match (group.traffic.as_str(), group.rate_bps) {
+        ("ping-pong", _) => String::new(),
+        (traffic, Some(rate)) => format!(
+            ", {traffic} of {} bytes at {}",
+            group.size_bytes,
+            bits(rate as f64)
+        ),
+        (traffic, None) => format!(", {traffic}, {} bytes", group.size_bytes),
+    }
 }
 
 fn heading() -> String {

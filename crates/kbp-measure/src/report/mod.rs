@@ -12,6 +12,7 @@ pub mod comparison;
 pub mod csv;
 mod data;
 mod headline;
+pub mod markdown;
 mod matrix;
 mod names;
 mod ratio;

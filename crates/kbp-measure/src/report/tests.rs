@@ -42,6 +42,7 @@ pub(crate) fn full() -> ResultFile {
         bps: 61e6,
         trial_ns: 1_000_000_000,
         resolution_percent: 1.0,
+        resolution_frames_per_s: None,
         trials: 9,
         limited_by_tester: true,
     };

@@ -121,27 +121,59 @@ pub struct Config {
     /// Size of the rule set of paths that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<u32>,
-    /// Frames at a constant rate, where they were sent instead of pings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub open_loop: Option<OpenLoopSetting>,
+    /// Frames that were sent instead of pings: open loops, or searches for the highest rate without loss.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<FramesSetting>,
 }
 
-/// Frames at a constant rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenLoopSetting {
-    /// Bits of the frames a second.
-    pub rate_bps: u64,
-    /// Length of a frame with header and FCS.
+/// Frames of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FramesSetting {
+    /// Length with header and FCS.
     pub frame_bytes: u32,
+    /// Bits of the frames a second; the highest of a search.
+    pub rate_bps: u64,
+    /// How the highest rate without loss is searched; absent for an open loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchSetting>,
+}
+
+/// How a search is made. Times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SearchSetting {
+    /// Length of a trial.
+    pub trial_ns: u64,
+    /// How long frames are waited for after it.
+    pub drain_ns: u64,
+    /// How long the path is left alone then.
+    pub settle_ns: u64,
+    /// Where the search ends, percent of the highest rate.
+    pub resolution_percent: f64,
+    /// Trials in a row without loss that the rate needs.
+    pub confirm: u32,
 }
 
 /// Length of the measured part of a row by load, nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowNs {
     /// Of an idle row.
     pub idle: u64,
     /// Of a row under the storm or another load.
     pub storm: u64,
+    /// Of rows under these loads instead.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_load: BTreeMap<String, u64>,
+}
+
+impl RowNs {
+    /// Of a row under `load`.
+    pub fn of(&self, load: &str) -> u64 {
+        let others = match load {
+            "idle" => self.idle,
+            _ => self.storm,
+        };
+        self.by_load.get(load).copied().unwrap_or(others)
+    }
 }
 
 /// Who runs on which CPU.
@@ -203,9 +235,9 @@ impl ResultFile {
     /// # Errors
     /// When it can't be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut text =
-            serde_json::to_string_pretty(self).map_err(|e| Error::file("write", path, e.into()))?;
-        text.push('\n');
+        let text = self
+            .text()
+            .map_err(|e| Error::file("write", path, e.into()))?;
         let part = path.with_extension("json.part");
         std::fs::write(&part, text).map_err(|e| {
             // On a full disk half a file would only stand in the way.
@@ -213,6 +245,41 @@ impl ResultFile {
             Error::file("write", &part, e)
         })?;
         std::fs::rename(&part, path).map_err(|e| Error::file("write", path, e))
+    }
+
+    /// The file as text: the run to be read, then a line for each row. A comparison writes it after every cell, on a
+    /// slow machine, and indented histograms are three quarters blanks.
+    fn text(&self) -> serde_json::Result<String> {
+        let mut text = serde_json::to_string_pretty(&self.head())?;
+        // The rows are the last key, and here they are none.
+        text.truncate(text.trim_end_matches(['}', ']', '\n']).len());
+        for (place, row) in self.rows.iter().enumerate() {
+            text += if place == 0 { "\n    " } else { ",\n    " };
+            text += &serde_json::to_string(row)?;
+        }
+        text += if self.rows.is_empty() {
+            "]\n}\n"
+        } else {
+            "\n  ]\n}\n"
+        };
+        Ok(text)
+    }
+
+    fn head(&self) -> Self {
+        Self {
+            schema: self.schema.clone(),
+            clock: self.clock.clone(),
+            kernel: self.kernel.clone(),
+            qemu: self.qemu.clone(),
+            cmdline: self.cmdline.clone(),
+            date: self.date.clone(),
+            git: self.git.clone(),
+            machine: self.machine.clone(),
+            config: self.config.clone(),
+            partial: self.partial,
+            not_run: self.not_run.clone(),
+            rows: vec![],
+        }
     }
 
     /// The rows of a load and mode that `tool` measured, in order.
@@ -311,6 +378,7 @@ pub(crate) mod tests {
             row_ns: RowNs {
                 idle: 1_000_000_000,
                 storm: 3_000_000_000,
+                by_load: BTreeMap::new(),
             },
             cpus: Cpus {
                 housekeeping: 0,
@@ -336,10 +404,17 @@ pub(crate) mod tests {
                 .into(),
             rps_cpu: Some(2),
             rules: Some(100),
-            open_loop: Some(OpenLoopSetting {
-                rate_bps: 80_000_000,
+            frames: vec![FramesSetting {
                 frame_bytes: 64,
-            }),
+                rate_bps: 80_000_000,
+                search: Some(SearchSetting {
+                    trial_ns: 60_000_000,
+                    drain_ns: 20_000_000,
+                    settle_ns: 5_000_000,
+                    resolution_percent: 4.0,
+                    confirm: 2,
+                }),
+            }],
         }
     }
 

@@ -130,6 +130,9 @@ pub struct Throughput {
     pub trial_ns: u64,
     /// The search ends when the bounds are this close, percent of the highest rate.
     pub resolution_percent: f64,
+    /// The same as frames a second: the rate itself lies less than this above the one that was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolution_frames_per_s: Option<f64>,
     /// Trials that were made.
     pub trials: u32,
     /// The tester, and not the path, set the limit: the figure is a lower bound.
@@ -247,6 +250,14 @@ impl Row {
             timeline_ns: report.timeline.points(),
             ..Self::default()
         }
+    }
+
+    /// Thins the timeline to its `count` longest round trips; everything else stays.
+    pub fn keep_worst(&mut self, count: usize) {
+        let points = &mut self.timeline_ns;
+        points.sort_by_key(|[at, rtt]| (std::cmp::Reverse(*rtt), *at));
+        points.truncate(count);
+        points.sort_unstable();
     }
 
     /// How a person calls this row.

@@ -47,9 +47,9 @@ pub struct Watch {
     pub found: Found,
 }
 
-/// What was looked for before the first reading of a [`Watch`]; empty until then.
+/// What was looked for before the first reading of a [`Watch`] and its copies; empty until then.
 #[derive(Debug, Clone, Default)]
-pub struct Found(OnceLock<Arc<Places>>);
+pub struct Found(Arc<OnceLock<Arc<Places>>>);
 
 #[derive(Debug)]
 struct Places {

@@ -7,7 +7,12 @@ use crate::compare::resume::configuration;
 use crate::error::{Error, Result};
 use crate::result::ResultFile;
 
-/// One file of several that were made on one machine in the same way and differ in their paths only.
+/// Points that the timeline of a merged row keeps: the worst round trips. The units' own results have them all; those
+/// of a study, kept in a repository, would be timelines for the greater part.
+const WORST_KEPT: usize = 20;
+
+/// One file of several that were made on one machine in the same way and differ in their paths only. Of its timelines
+/// the worst round trips are left.
 ///
 /// `command` is what made them all. `None` for no files.
 ///
@@ -40,6 +45,9 @@ pub fn merge(files: &[ResultFile], command: &str) -> Result<Option<ResultFile>> 
     }
     if let Some(config) = &mut merged.config {
         config.command = command.into();
+    }
+    for row in &mut merged.rows {
+        row.keep_worst(WORST_KEPT);
     }
     Ok(Some(merged))
 }
@@ -79,7 +87,12 @@ mod tests {
             .iter_mut()
             .for_each(|row| row.path = "vxlan".into());
         vxlan.git = "def5678".into();
+        let timeline: Vec<[u64; 2]> = (0..100).map(|i| [i, (i * 37) % 100]).collect();
+        vxlan.rows[0].timeline_ns = timeline.clone();
         let merged = merge(&[sample(), vxlan.clone()], "study").unwrap().unwrap();
+        let kept = &merged.rows[sample().rows.len()].timeline_ns;
+        let worst: Vec<[u64; 2]> = timeline.into_iter().filter(|p| p[1] >= 80).collect();
+        assert_eq!(*kept, worst);
         assert_eq!(merged.rows.len(), 2 * sample().rows.len());
         let config = merged.config.unwrap();
         assert_eq!(config.plan.unwrap().paths, ["nic", "vxlan"]);

@@ -22,5 +22,5 @@ pub use probe::{Probe, PROBE_LEN};
 pub use report::OpenLoopReport;
 pub use run::{run, OpenLoopConfig, Pause};
 pub use schedule::{
-    bits, Rate, Schedule, FRAME_BYTES_MAX, FRAME_BYTES_MIN, OVERHEAD_V4, OVERHEAD_V6,
+    bits, Rate, Schedule, FRAME_BYTES_MAX, FRAME_BYTES_MIN, OVERHEAD_V4, OVERHEAD_V6, RATE_BPS_MIN,
 };

@@ -24,7 +24,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Highest rate that can be asked for: the arithmetic below stays exact far beyond it.
 const RATE_BPS_MAX: u64 = 1_000_000_000_000;
 /// Lowest rate that can be asked for: a small frame every half a second.
-const RATE_BPS_MIN: u64 = 1_000;
+pub const RATE_BPS_MIN: u64 = 1_000;
 
 /// A rate of frames, bits a second: `80M`, `1G`, `2.5G`, `64000`, or frames a second: `1000fps`.
 #[derive(Debug, Clone, Copy, PartialEq)]

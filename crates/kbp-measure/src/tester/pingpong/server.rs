@@ -10,7 +10,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::packet::{Ping, PAYLOAD_LEN_MAX};
 use crate::error::{Error, Result};
@@ -18,8 +18,12 @@ use crate::place::Place;
 use crate::tester::openloop::Probe;
 use crate::witness::Counted;
 
-/// Wake-ups that are sent to a server which shall stop, 50 ms apart, before it is given up.
+/// Wake-ups that are sent to a server which shall stop, before it is given up.
 const WAKE_ATTEMPTS_MAX: u32 = 40;
+/// How long one of them may take to arrive, and how often the end is looked for meanwhile: a comparison stops a server
+/// for every row.
+const WAKE_LIMIT: Duration = Duration::from_millis(50);
+const WAKE_LOOK: Duration = Duration::from_micros(200);
 
 /// What a server did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -98,11 +102,14 @@ impl EchoServer {
         // Pairs with the load in `echo_until`; the datagram comes after the store.
         self.stop.store(true, Ordering::Release);
         for _ in 0..WAKE_ATTEMPTS_MAX {
-            if self.thread.is_finished() {
-                return self.join();
-            }
             wake(self.addr);
-            std::thread::sleep(Duration::from_millis(50));
+            let since = Instant::now();
+            while since.elapsed() < WAKE_LIMIT {
+                if self.thread.is_finished() {
+                    return self.join();
+                }
+                std::thread::sleep(WAKE_LOOK);
+            }
         }
         Err(Error::Invalid(format!(
             "the echo server on {} does not wake up",

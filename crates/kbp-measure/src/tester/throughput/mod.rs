@@ -16,10 +16,15 @@ use std::time::Duration;
 pub use search::{Limits, Outcome, Search, Wall};
 
 use super::backend::{Backend, Drops};
-use super::openloop::{self, OpenLoopConfig, OpenLoopReport, Pause};
+use super::openloop::{self, OpenLoopConfig, OpenLoopReport, Pause, RATE_BPS_MIN};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::result::{Row, Throughput};
+
+/// The part of the highest rate at which the path is tried first, how long, and how long frames are waited for then.
+const REACH_PART: u64 = 50;
+const REACH_SPAN_NS: u64 = 1_000_000;
+const REACH_DRAIN_NS: u64 = 1_000_000_000;
 
 /// Everything that defines a search.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +79,22 @@ impl ThroughputConfig {
             trial_ns: 300_000_000,
             drain_ns: 100_000_000,
             settle_ns: 20_000_000,
+            ..Self::rfc(frame_bytes, max_bps)
+        }
+    }
+
+    /// The shortest that says something, for a machine on which a second is minutes: 100 ms a trial, several times what
+    /// queues hold, 40 ms for late frames, 3 % apart, two without loss.
+    pub fn short(frame_bytes: u32, max_bps: u64) -> Self {
+        Self {
+            limits: Limits {
+                resolution_percent: 3.0,
+                confirm: 2,
+                ..Self::rfc(frame_bytes, max_bps).limits
+            },
+            trial_ns: 100_000_000,
+            drain_ns: 40_000_000,
+            settle_ns: 5_000_000,
             ..Self::rfc(frame_bytes, max_bps)
         }
     }
@@ -147,6 +168,7 @@ pub fn run(
     mut note: impl FnMut(u64, &Outcome),
 ) -> Result<ThroughputReport> {
     let mut search = Search::new(config.limits).map_err(Error::Invalid)?;
+    reach(backend, config)?;
     let mut clean: Vec<OpenLoopReport> = Vec::new();
     let mut drops = Drops::default();
     while let Some(rate_bps) = search.next_rate() {
@@ -164,14 +186,17 @@ pub fn run(
         }
         std::thread::sleep(Duration::from_nanos(config.settle_ns));
     }
+    let step_bps = config.limits.max_bps as f64 * config.limits.resolution_percent / 100.0;
+    let frame_bits = f64::from(config.frame_bytes) * 8.0;
     let found = search.found().map_err(Error::Unsettled)?;
     clean.retain(|run| run.rate_bps == found.rate_bps);
     Ok(ThroughputReport {
         throughput: Throughput {
-            frames_per_s: found.rate_bps as f64 / (f64::from(config.frame_bytes) * 8.0),
+            frames_per_s: found.rate_bps as f64 / frame_bits,
             bps: found.rate_bps as f64,
             trial_ns: config.trial_ns,
             resolution_percent: config.limits.resolution_percent,
+            resolution_frames_per_s: Some(step_bps / frame_bits),
             trials: found.trials,
             limited_by_tester: found.wall != Wall::Path,
         },
@@ -180,6 +205,22 @@ pub fn run(
         frame_bytes: config.frame_bytes,
         drops,
     })
+}
+
+/// Frames at a small part of the highest rate, before the first trial: does anybody answer at all?
+fn reach(backend: &mut dyn Backend, config: &ThroughputConfig) -> Result<()> {
+    let slow_bps = (config.limits.max_bps / REACH_PART).max(RATE_BPS_MIN);
+    let few = OpenLoopConfig {
+        span_ns: REACH_SPAN_NS,
+        drain_ns: REACH_DRAIN_NS,
+        pause: OpenLoopConfig::new(config.frame_bytes, slow_bps).pause,
+        ..config.trial(slow_bps)
+    };
+    match openloop::run(backend, &few, || Ok(())) {
+        // A tester that does not hold even that will say so in its trials.
+        Ok(_) | Err(Error::RateNotHeld { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// One trial. Loss at the tester's own end says nothing about the path.
@@ -195,6 +236,8 @@ fn trial(
         }
         Ok(report) => Ok((Outcome::Lost(report.account.lost), Some(report))),
         Err(Error::RateNotHeld { held_bps, .. }) => Ok((Outcome::NotHeld { held_bps }, None)),
+        // Somebody answered before, so what is lost at this rate is lost because of it.
+        Err(Error::NothingReturned { sent, .. }) => Ok((Outcome::Lost(sent), None)),
         Err(error) => Err(error),
     }
 }

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All runs as tables of Markdown: what a repository keeps beside its result files, and what a text about them quotes.
+//!
+//! For each run and path a table load × mechanism, with what may be said of the ratios, the witness, and why the
+//! missing ones are missing; the medians of paths side by side; rates beside those of paper 000 ([`rates`]).
+//!
+//! Not here: the page for the browser ([`super::page`]), and the terminal's tables ([`crate::compare::table`]).
+
+mod rates;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::cell::{self, in_order, Cell, Group};
+use super::ratio::{compare, Compared, Percentile};
+use super::run::Run;
+use super::text::{count, micros, ratio};
+use crate::result::{NotRun, TOOL_KBP};
+use crate::stats::Verdict;
+
+/// What every other mechanism is set against: softirq, or on a kernel with PREEMPT_RT its stock path.
+const STOCK: [&str; 2] = ["softirq", "preempt-rt"];
+
+const HEAD: &str = "\
+Made from the result files of this folder; do not edit. Round trips in µs, all rounds of a mechanism together. A ratio
+stands with its 95 % interval (bootstrap over rounds and round trips); an interval that holds 1 is *no difference
+shown*. The best rival is the mechanism of others with the lowest p99 in the same group. `NET_RX` and `hardIRQ` are the
+softirqs on the poller's CPU and the receive interrupts of a row (mean), `threads` the CPU time of what the mechanism
+brings: NAPI threads, or the poller, whose own count of packets is the last column.
+";
+
+/// The whole text.
+pub fn of(runs: &[Run]) -> String {
+    let groups = cell::groups(runs);
+    let mut text = format!("# Tables\n\n{HEAD}");
+    text += &medians(runs, &groups);
+    text += &rates::of(runs, &groups);
+    for (index, run) in runs.iter().enumerate() {
+        let of_run: Vec<&Group> = groups.iter().filter(|g| g.key.run == index).collect();
+        text += &section(run, &of_run);
+    }
+    text
+}
+
+/// A table as GitHub reads it.
+struct Table(String);
+
+impl Table {
+    fn new(columns: &[&str]) -> Self {
+        let mut table = Self(String::new());
+        let names: Vec<String> = columns.iter().map(|name| (*name).into()).collect();
+        table.row(&names);
+        table.row(&vec!["---".into(); columns.len()]);
+        table
+    }
+
+    fn row(&mut self, cells: &[String]) {
+        let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let _ = writeln!(self.0, "| {} |", cells.join(" | "));
+    }
+}
+
+fn section(run: &Run, groups: &[&Group]) -> String {
+    let latency: Vec<&Group> = groups
+        .iter()
+        .copied()
+        .filter(|group| group.is_headline() && group.key.traffic == "ping-pong")
+        .collect();
+    let is_paths = paths_alone(&latency).is_some();
+    if (latency.is_empty() || is_paths) && run.file.not_run.is_empty() {
+        return String::new();
+    }
+    let file = &run.file;
+    let mut text = format!(
+        "\n## {}\n\nLinux {}, {} clock, {}, revision {}.\n",
+        run.label, file.kernel, file.clock, file.date, file.git
+    );
+    if file.partial {
+        text += "This run is partial.\n";
+    }
+    for path in in_order(latency.iter().map(|group| group.key.path)) {
+        let here: Vec<&Group> = latency
+            .iter()
+            .copied()
+            .filter(|group| group.key.path == path)
+            .collect();
+        text += &format!("\n### {}, {path}\n\n{}", run.label, path_table(&here));
+    }
+    text + &not_run(&file.not_run) + &notes(&latency)
+}
+
+fn path_table(groups: &[&Group]) -> String {
+    let mut table = Table::new(&[
+        "load",
+        "mechanism",
+        "n",
+        "lost",
+        "p50",
+        "p99",
+        "max",
+        "p99 ÷ stock",
+        "p99 ÷ best rival",
+        "NET_RX",
+        "hardIRQ",
+        "threads",
+        "packets",
+    ]);
+    for group in groups {
+        for cell in &group.cells {
+            table.row(&line(group, cell));
+        }
+    }
+    table.0
+}
+
+fn line(group: &Group, cell: &Cell) -> Vec<String> {
+    let rtt = &cell.rtt_ns;
+    let us = |ns: u64| micros(ns as f64);
+    let mean = |sum: u64| count(sum / (cell.rows.len() as u64).max(1));
+    let packets = cell.rows.iter().filter_map(|row| row.poller);
+    let packets: u64 = packets.map(|poller| poller.packets).sum();
+    let is_polled = cell.rows.iter().any(|row| row.poller.is_some());
+    vec![
+        group.key.load.into(),
+        cell.mode.into(),
+        count(cell.n()),
+        count(cell.lost()),
+        us(rtt.p50),
+        us(rtt.p99),
+        us(rtt.max),
+        against(cell, stock(group)),
+        against(cell, group.best_rival()),
+        mean(cell.sum(|row| row.witness.net_rx_softirqs)),
+        mean(cell.sum(|row| row.witness.hard_irqs)),
+        cell.cpu_share().map_or(String::new(), super::text::share),
+        if is_polled {
+            mean(packets)
+        } else {
+            String::new()
+        },
+    ]
+}
+
+fn stock<'a, 'b>(group: &'a Group<'b>) -> Option<&'a Cell<'b>> {
+    STOCK.into_iter().find_map(|mode| group.of_mode(mode))
+}
+
+/// The p99 of a mechanism by that of another, in words.
+fn against(cell: &Cell, other: Option<&Cell>) -> String {
+    let other = other.filter(|other| other.mode != cell.mode);
+    let Some((other, found)) =
+        other.and_then(|other| Some((other, compare(cell, other, Percentile::P99)?)))
+    else {
+        return String::new();
+    };
+    match STOCK.contains(&other.mode) {
+        true => said(&found),
+        false => format!("{}, {}", said(&found), other.mode),
+    }
+}
+
+/// A ratio with its interval, or what keeps it from being one.
+fn said(found: &Compared) -> String {
+    let share = |value: f64| ratio(value, 1.0);
+    match (found.verdict, found.low, found.high) {
+        (Some(verdict @ (Verdict::NoDifferenceShown | Verdict::TooFew)), _, _) => {
+            verdict.words().into()
+        }
+        (_, Some(low), Some(high)) => {
+            format!("{} ({} to {})", share(found.value), share(low), share(high))
+        }
+        (_, None, Some(high)) => format!("{} (below {})", share(found.value), share(high)),
+        (_, Some(low), None) => format!("{} (above {})", share(found.value), share(low)),
+        (_, None, None) => share(found.value),
+    }
+}
+
+/// Reasons, each once, with what they kept from being measured.
+fn not_run(cells: &[NotRun]) -> String {
+    let mut reasons: BTreeMap<(bool, &str), BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for cell in cells {
+        let modes = reasons.entry((cell.failed, &cell.why)).or_default();
+        let paths = modes.entry(&cell.mode).or_default();
+        if !paths.contains(&cell.path.as_str()) {
+            paths.push(&cell.path);
+        }
+    }
+    let mut text = String::new();
+    for ((failed, why), modes) in reasons {
+        let word = if failed { "Failed" } else { "Not here" };
+        let modes: Vec<String> = modes
+            .iter()
+            .map(|(mode, paths)| format!("`{mode}` ({})", paths.join(", ")))
+            .collect();
+        let _ = write!(text, "\n{word}: {}: {why}\n", modes.join(", "));
+    }
+    text
+}
+
+/// What is to be known before a row is believed, each sentence once.
+fn notes(groups: &[&Group]) -> String {
+    let rows = groups.iter().flat_map(|group| &group.cells);
+    let notes = rows
+        .flat_map(|cell| &cell.rows)
+        .filter_map(|row| row.note.as_deref().map(|note| (row.mode.as_str(), note)));
+    let sentences: Vec<String> = notes
+        .map(|(mode, note)| format!("\n`{mode}`: {note}\n"))
+        .collect();
+    in_order(sentences.iter().map(String::as_str)).concat()
+}
+
+/// The paths of a run that compares nothing else: one mechanism, one load, several paths.
+fn paths_alone<'a>(groups: &[&'a Group<'a>]) -> Option<Vec<(&'a str, &'a Cell<'a>)>> {
+    let alone = |group: &&'a Group<'a>| match &group.cells[..] {
+        [cell] => Some((group.key.path, cell)),
+        _ => None,
+    };
+    let paths: Option<Vec<_>> = groups.iter().map(alone).collect();
+    let paths = paths.filter(|paths| paths.len() > 1)?;
+    let names = in_order(paths.iter().map(|(path, _)| *path));
+    (names.len() == paths.len()).then_some(paths)
+}
+
+/// Paper 002's question: the medians of the paths, a column for each run that asked it.
+fn medians(runs: &[Run], groups: &[Group]) -> String {
+    let mut text = String::new();
+    for (index, run) in runs.iter().enumerate() {
+        let of_run: Vec<&Group> = groups
+            .iter()
+            .filter(|group| group.key.run == index && group.key.tool == TOOL_KBP)
+            .collect();
+        let Some(mut paths) = paths_alone(&of_run) else {
+            continue;
+        };
+        paths.sort_by_key(|(_, cell)| cell.rtt_ns.p50);
+        let mut table = Table::new(&["path", "n", "p50", "p99", "max", "p50 ÷ the one above"]);
+        for (place, (path, cell)) in paths.iter().enumerate() {
+            let rtt = &cell.rtt_ns;
+            let above = place.checked_sub(1).map(|above| paths[above].1);
+            let step = above.and_then(|above| compare(cell, above, Percentile::P50));
+            table.row(&[
+                (*path).into(),
+                count(cell.n()),
+                micros(rtt.p50 as f64),
+                micros(rtt.p99 as f64),
+                micros(rtt.max as f64),
+                step.map_or(String::new(), |step| said(&step)),
+            ]);
+        }
+        let order: Vec<&str> = paths.iter().map(|(path, _)| *path).collect();
+        let _ = write!(
+            text,
+            "\n### {}: {}\n\n{}",
+            run.label,
+            order.join(" < "),
+            table.0
+        );
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n## Medians of the paths, the stock path, ascending\n{text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::run::merge;
+    use crate::result::tests::sample;
+
+    #[test]
+    fn mechanisms_reasons_and_paths_are_all_there() {
+        let mut file = sample();
+        for path in ["nic", "vxlan"] {
+            file.not_run.push(NotRun {
+                path: path.into(),
+                mode: "backlog-threads".into(),
+                load: "idle".into(),
+                why: "the kernel was not booted with it".into(),
+                ..NotRun::default()
+            });
+        }
+        let mut paths = sample();
+        paths.git = "other".into();
+        paths
+            .rows
+            .retain(|row| row.mode == "softirq" && row.load == "idle");
+        paths.rows[0].path = "lo".into();
+        paths.rows[1].path = "veth".into();
+        let runs = merge(vec![("a.json".into(), file), ("b.json".into(), paths)]);
+        let text = of(&runs);
+        assert!(
+            text.contains("| storm | kbp-busy | 2\u{202f}000 | 0 |"),
+            "{text}"
+        );
+        assert!(text.contains(": lo < veth\n"), "{text}");
+        assert!(text.contains("1/60 ("), "{text}");
+        assert!(
+            text.contains("Not here: `backlog-threads` (nic, vxlan): the kernel was not booted"),
+            "{text}"
+        );
+        let widths: Vec<usize> = text
+            .lines()
+            .filter(|line| line.starts_with("| ") && line.contains("kbp-busy"))
+            .map(|line| line.matches('|').count())
+            .collect();
+        assert_eq!(widths, [14, 14]);
+    }
+}
