@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock real --cpus 4 --package util-linux --timeout 400s
+# lab: --clock real --cpus 4 --package util-linux --package iperf3 --timeout 400s
 # kernels: all
 #
 # A poller serves the backlog of its CPU: what veth, a tunnel over it and RPS put there from other CPUs. No NET_RX
@@ -126,6 +126,32 @@ while net_alive; do
 done
 echo "$changes times"
 net_none_lost hands
+lab_dmesg_clean
+
+echo "taken from a softirq that never finds its queue empty"
+kbp detach backlog --cpu "$NET_CPU" > /dev/null || lab_fail "detach"
+for port in 5201 5202; do
+	taskset -c 3 iperf3 -s -1 -p "$port" > /dev/null 2>&1 &
+done
+usleep 500000
+for port in 5201 5202; do
+	ip netns exec tester taskset -c $((port - 5201)) iperf3 -u -b 0 -l 64 -t 5 -c "$VETH_SERVER" -p "$port" > /dev/null 2>&1 &
+	flood=$!
+done
+usleep 500000
+changes=0
+while kill -0 "$flood" 2> /dev/null && [ "$changes" -lt 10 ]; do
+	attach
+	backlog_is attached || lab_fail "not attached under a flood, after $changes changes"
+	kbp detach backlog --cpu "$NET_CPU" > /dev/null || lab_fail "detach"
+	changes=$((changes + 1))
+done
+echo "$changes times"
+[ "$changes" -gt 0 ] || lab_fail "the flood was over before anything was tried"
+wait "$flood"
+attach
+traffic flooded "$VETH_SERVER" --seconds 1
+net_none_lost flooded
 lab_dmesg_clean
 
 echo "programs that want the poller's CPU, and one of higher priority that takes it"
