@@ -12,7 +12,7 @@ use crate::result::ResultFile;
 const WORST_KEPT: usize = 20;
 
 /// One file of several that were made on one machine in the same way and differ in their paths only. Of its timelines
-/// the worst round trips are left.
+/// the worst round trips are left, and the histograms of searches are left out.
 ///
 /// `command` is what made them all. `None` for no files.
 ///
@@ -48,6 +48,10 @@ pub fn merge(files: &[ResultFile], command: &str) -> Result<Option<ResultFile>> 
     }
     for row in &mut merged.rows {
         row.keep_worst(WORST_KEPT);
+        // A search has found a rate; thousands of round trips at it are a page of cells for each row.
+        if row.throughput.is_some() {
+            row.histogram_ns.clear();
+        }
     }
     Ok(Some(merged))
 }
