@@ -11,6 +11,9 @@
 #include <linux/hrtimer.h>
 #include <linux/netdevice.h>
 #include <net/gro.h>
+#ifdef KBP_HAVE_SKB_DEFER_NODE
+#include <net/hotdata.h>
+#endif
 #ifdef KBP_HAVE_RX_QUEUE_H
 #include <net/netdev_rx_queue.h>
 #endif
@@ -58,6 +61,50 @@ static inline bool kbp_net_rx_needs_raise(struct softnet_data *sd)
 	return true;
 #endif
 }
+
+/*
+ * Free the packets of this CPU that other CPUs have done with and left for it
+ * to free (skb_attempt_defer_free()). The kernel does so in each NET_RX softirq,
+ * and asks for one when many wait. BH off.
+ */
+#ifdef KBP_HAVE_SKB_DEFER_NODE
+static inline void kbp_defer_free_flush(void)
+{
+	struct skb_defer_node *of_node;
+	struct sk_buff *skb, *next;
+	struct llist_node *list;
+	int node;
+
+	for_each_node(node) {
+		of_node = this_cpu_ptr(net_hotdata.skb_defer_nodes) + node;
+		if (llist_empty(&of_node->defer_list))
+			continue;
+		atomic_long_set(&of_node->defer_count, 0);
+		list = llist_del_all(&of_node->defer_list);
+		llist_for_each_entry_safe(skb, next, list, ll_node)
+			napi_consume_skb(skb, 1);
+	}
+}
+#else
+static inline void kbp_defer_free_flush(void)
+{
+	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+	struct sk_buff *skb, *next;
+	unsigned long flags;
+
+	if (likely(!READ_ONCE(sd->defer_list)))
+		return;
+	spin_lock_irqsave(&sd->defer_lock, flags);
+	skb = sd->defer_list;
+	sd->defer_list = NULL;
+	sd->defer_count = 0;
+	spin_unlock_irqrestore(&sd->defer_lock, flags);
+	for (; skb; skb = next) {
+		next = skb->next;
+		napi_consume_skb(skb, 1);
+	}
+}
+#endif
 
 #ifndef KBP_HAVE_BPF_NET_CTX
 struct bpf_net_context {

@@ -20,6 +20,8 @@ kbp-compat-y += $(call kbp-probe,BPF_NET_CTX,linux/filter.h,bpf_net_ctx_set)
 kbp-compat-y += $(call kbp-probe,RX_QUEUE_H,net/netdev_rx_queue.h,struct netdev_rx_queue)
 # 6.8: a receive queue knows its NAPI
 kbp-compat-y += $(call kbp-probe,RX_QUEUE_NAPI,net/netdev_rx_queue.h,struct napi_struct[[:space:]]+\*napi;)
+# 6.18: packets to be freed by another CPU wait in a list for each NUMA node
+kbp-compat-y += $(call kbp-probe,SKB_DEFER_NODE,net/hotdata.h,struct skb_defer_node)
 # until 6.18: an XDP receive queue knows the id of its NAPI
 kbp-compat-y += $(call kbp-probe,XDP_RXQ_NAPI_ID,net/xdp.h,unsigned int napi_id;)
 # 6.13: hrtimer_setup() replaces hrtimer_init()

@@ -336,6 +336,7 @@ bool kbp_round(struct kbp_poller *p)
 	kbp_take_softirq_list(p);
 	busy |= kbp_step_todo(p, KBP_LIST_OWNED, &work);
 	busy |= kbp_step_backlog(p, KBP_BACKLOG_OWNED, p->config.budget) > 0;
+	kbp_defer_free_flush();
 	kbp_stretch_end(ctx);
 	return busy;
 }
