@@ -54,7 +54,9 @@ serve() {
 
 # traffic NAME SERVER ARGUMENTS...
 traffic() {
-	traffic_name=$1 NET_SERVER=$2
+	traffic_name=$1
+	# shellcheck disable=SC2034 # net_traffic reads it
+	NET_SERVER=$2
 	shift 2
 	net_traffic "$traffic_name" "$@"
 }
