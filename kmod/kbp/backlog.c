@@ -122,7 +122,7 @@ static bool kbp_backlog_take(struct kbp_poller *p, enum kbp_backlog wanted)
 	local_irq_disable();
 	spin_lock(&sd->input_pkt_queue.lock);
 	/* Asked again here: kbp_backlog_recall() comes before this or after. */
-	if (READ_ONCE(p->backlog.wanted) == wanted)
+	if (kbp_backlog_wanted(p) == wanted)
 		taken = kbp_backlog_claim(p, &sd->backlog);
 	if (taken)
 		WRITE_ONCE(p->backlog.hold, KBP_BACKLOG_HELD);
@@ -215,8 +215,13 @@ void kbp_backlog_send_back(struct kbp_poller *p)
 	smp_call_function_single_async(p->config.cpu, &p->backlog.csd);
 }
 
-/* Give it back to softirq. May sleep, as long as one poll lasts. */
-static void kbp_backlog_recall(struct kbp_poller *p)
+/**
+ * kbp_backlog_recall() - give the backlog back to softirq
+ * @p: the poller, which does not want it any more: kbp_backlog_wanted()
+ *
+ * Context: may sleep, as long as one poll lasts.
+ */
+void kbp_backlog_recall(struct kbp_poller *p)
 {
 	while (!smp_call_function_single(p->config.cpu, kbp_backlog_ipi, p, 1) &&
 	       READ_ONCE(p->backlog.hold) != KBP_BACKLOG_STOCK)
@@ -260,7 +265,7 @@ void kbp_backlog_leave(struct kbp_poller *p)
 /* Does anything still want the poller to have it? The thread. */
 static bool kbp_backlog_is_wanted(const struct kbp_poller *p)
 {
-	return READ_ONCE(p->backlog.wanted) != KBP_BACKLOG_SOFTIRQ &&
+	return kbp_backlog_wanted(p) != KBP_BACKLOG_SOFTIRQ &&
 	       READ_ONCE(p->state) != KBP_STATE_HANDED_BACK;
 }
 
@@ -282,7 +287,7 @@ int kbp_backlog_poll(struct kbp_poller *p, enum kbp_backlog wanted, int budget)
 	struct napi_struct *n = &kbp_backlog_sd(p)->backlog;
 	int work = 0;
 
-	if (READ_ONCE(p->backlog.wanted) != wanted)
+	if (kbp_backlog_wanted(p) != wanted)
 		return 0;
 	if (READ_ONCE(p->backlog.hold) != KBP_BACKLOG_HELD &&
 	    !kbp_backlog_take(p, wanted))
@@ -351,6 +356,8 @@ bool kbp_backlog_is_waiting(const struct kbp_poller *p)
 void kbp_backlog_set(struct kbp_poller *p, enum kbp_backlog wanted)
 {
 	WRITE_ONCE(p->backlog.wanted, wanted);
+	if (!p->task)
+		return;
 	if (wanted == KBP_BACKLOG_SOFTIRQ)
 		kbp_backlog_recall(p);
 	else
@@ -366,7 +373,7 @@ enum kbp_backlog kbp_backlog_active(const struct kbp_poller *p)
 	if (READ_ONCE(p->backlog.hold) == KBP_BACKLOG_STOCK ||
 	    READ_ONCE(p->state) == KBP_STATE_HANDED_BACK)
 		return KBP_BACKLOG_SOFTIRQ;
-	return READ_ONCE(p->backlog.wanted);
+	return kbp_backlog_wanted(p);
 }
 
 void kbp_backlog_init(struct kbp_poller *p)

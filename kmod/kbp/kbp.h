@@ -146,7 +146,7 @@ struct kbp_poller {
 
 	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
-	struct task_struct *task;
+	struct task_struct *task;	/* NULL while its CPU is offline; kbp_mutex */
 	struct kbp_poller_config config;
 	struct hrtimer watchdog;
 	struct work_struct event_work;
@@ -188,6 +188,7 @@ bool kbp_holds(const struct kbp_poller *p);
 const char *kbp_backlog_refusal(u32 cpu);
 void kbp_backlog_init(struct kbp_poller *p);
 void kbp_backlog_set(struct kbp_poller *p, enum kbp_backlog wanted);
+void kbp_backlog_recall(struct kbp_poller *p);
 void kbp_backlog_exit(struct kbp_poller *p);
 void kbp_backlog_send_back(struct kbp_poller *p);
 void kbp_backlog_leave(struct kbp_poller *p);
@@ -197,9 +198,16 @@ bool kbp_backlog_has_packets(const struct kbp_poller *p);
 bool kbp_backlog_is_waiting(const struct kbp_poller *p);
 enum kbp_backlog kbp_backlog_active(const struct kbp_poller *p);
 
+/* Who is to serve the backlog now; a poller that ends wants it no more. */
+static inline enum kbp_backlog kbp_backlog_wanted(const struct kbp_poller *p)
+{
+	return READ_ONCE(p->closing) ? KBP_BACKLOG_SOFTIRQ :
+				       READ_ONCE(p->backlog.wanted);
+}
+
 static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
 {
-	return READ_ONCE(p->backlog.wanted) == KBP_BACKLOG_ATTACHED;
+	return kbp_backlog_wanted(p) == KBP_BACKLOG_ATTACHED;
 }
 
 /* poll.c: from a poller's list through the driver into the stack */
@@ -212,7 +220,11 @@ void kbp_release_all(struct kbp_poller *p);
 struct kbp_poller *kbp_poller_find(u32 cpu);
 int kbp_poller_new(const struct kbp_poller_config *config);
 void kbp_poller_del(struct kbp_poller *p);
+int kbp_poller_start(struct kbp_poller *p);
+void kbp_poller_stop(struct kbp_poller *p);
 void kbp_poller_event(struct kbp_poller *p, enum kbp_event event);
+
+/* hotplug.c: CPUs that go and come */
 int kbp_hotplug_init(void);
 void kbp_hotplug_exit(void);
 
@@ -229,6 +241,8 @@ int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 		    enum kbp_mode mode, struct kbp_napi **res,
 		    const char **why);
 void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event);
+void kbp_napi_leave(struct kbp_napi *a);
+void kbp_napi_up(struct kbp_napi *a);
 void kbp_napi_kick(struct kbp_napi *a);
 struct net_device *kbp_dev_by_napi_id(struct net *net, u32 napi_id);
 void kbp_engage_update(void);

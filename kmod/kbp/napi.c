@@ -50,7 +50,7 @@ void kbp_engage_update(void)
 
 	for_each_possible_cpu(cpu)
 		WRITE_ONCE(per_cpu(kbp_engaged, cpu),
-			   any || kbp_poller_find(cpu));
+			   any || rcu_access_pointer(per_cpu(kbp_poller, cpu)));
 }
 
 /* Is @n, an instance that @dev had, still one of its instances? RCU reader. */
@@ -192,11 +192,13 @@ static bool kbp_napi_take_back(struct kbp_poller *p, struct kbp_napi *a)
 	return !polled;
 }
 
-/*
- * The poller lets go of the instance; afterwards nothing of ours points to it.
- * kbp_mutex; may sleep, as long as one poll of the device lasts.
+/**
+ * kbp_napi_leave() - have the poller let go of an attachment's instance
+ * @a: the attachment; nothing of ours points to the instance afterwards
+ *
+ * Context: kbp_mutex held; may sleep, as long as one poll of the device lasts.
  */
-static void kbp_napi_leave(struct kbp_napi *a)
+void kbp_napi_leave(struct kbp_napi *a)
 {
 	if (!a->napi)
 		return;
@@ -341,12 +343,18 @@ void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event)
 	kfree_rcu(a, rcu);
 }
 
-/* The interface is up: find the instance again, it may be another one. */
-static void kbp_napi_up(struct kbp_napi *a)
+/**
+ * kbp_napi_up() - find an attachment's instance again, which may be another one
+ * @a: the attachment; its interface has come up, or its poller
+ *
+ * Context: rtnl_lock and kbp_mutex held.
+ */
+void kbp_napi_up(struct kbp_napi *a)
 {
 	struct napi_struct *n;
 
-	if (a->napi)
+	/* While its CPU is offline the poller serves nothing. */
+	if (a->napi || !a->poller->task)
 		return;
 	rcu_read_lock();
 	n = a->queue == KBP_NO_QUEUE ? kbp_napi_by_index(a->dev, a->index) :

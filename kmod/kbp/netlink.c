@@ -87,7 +87,8 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	    nla_put_u32(skb, KBP_A_POLLER_BUDGET, config->budget) ||
 	    nla_put_u32(skb, KBP_A_POLLER_WATCHDOG_MS, config->watchdog_ms) ||
 	    nla_put_u32(skb, KBP_A_POLLER_STATE, READ_ONCE(p->state)) ||
-	    nla_put_u32(skb, KBP_A_POLLER_PID, p->task->pid) ||
+	    nla_put_u32(skb, KBP_A_POLLER_PID,
+			p->task ? p->task->pid : 0) ||
 	    nla_put_u32(skb, KBP_A_POLLER_NAPIS, READ_ONCE(p->napis_count)) ||
 	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_REQUESTED,
 			READ_ONCE(p->backlog.wanted)) ||
@@ -433,6 +434,9 @@ static int kbp_attach_locked(struct genl_info *info, struct sk_buff *reply)
 	p = kbp_named_poller(info, KBP_A_NAPI_CPU);
 	if (IS_ERR(p))
 		return PTR_ERR(p);
+	if (!p->task)
+		return kbp_refuse(info, -ENODEV,
+				  "the CPU of this poller is offline");
 	if (GENL_REQ_ATTR_CHECK(info, KBP_A_NAPI_MODE_REQUESTED))
 		return -EINVAL;
 	err = kbp_napi_attach(&key, p,

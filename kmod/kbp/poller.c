@@ -7,8 +7,6 @@
  * is bound to its CPU; what it does next is decided in policy.c, how it polls
  * is in poll.c.
  */
-#include <linux/cpu.h>
-#include <linux/cpuhotplug.h>
 #include <linux/kthread.h>
 #include <linux/livepatch.h>
 #include <linux/sched/stat.h>
@@ -26,7 +24,6 @@
 
 DEFINE_MUTEX(kbp_mutex);
 LIST_HEAD(kbp_pollers);
-static enum cpuhp_state kbp_cpuhp_state;
 
 static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 {
@@ -352,45 +349,40 @@ static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *confi
 }
 
 /**
- * kbp_poller_new() - create and start the poller of a CPU
- * @config: what was asked for, checked by the caller
+ * kbp_poller_start() - give a poller its thread
+ * @p: the poller, new, or stopped by kbp_poller_stop()
  *
- * Context: cpus_read_lock and kbp_mutex held; the CPU is online and has none.
+ * Context: cpus_read_lock and kbp_mutex held; its CPU is online.
  * Return: 0 or a negative errno; then nothing has changed.
  */
-int kbp_poller_new(const struct kbp_poller_config *config)
+int kbp_poller_start(struct kbp_poller *p)
 {
-	struct kbp_poller *p = kbp_poller_alloc(config);
+	const struct kbp_poller_config *config = &p->config;
+	struct task_struct *task;
 	int err;
 
-	if (!p)
-		return -ENOMEM;
-	p->task = kthread_create_on_cpu(kbp_thread, p, config->cpu, "kbp/%u");
-	if (IS_ERR(p->task)) {
-		err = PTR_ERR(p->task);
-		goto err_free;
-	}
+	task = kthread_create_on_cpu(kbp_thread, p, config->cpu, "kbp/%u");
+	if (IS_ERR(task))
+		return PTR_ERR(task);
 	/* It stays while its CPU goes, until kbp_cpu_down() has stopped it. */
-	kthread_set_per_cpu(p->task, config->cpu);
+	kthread_set_per_cpu(task, config->cpu);
 	p->fifo = config->policy == KBP_POLICY_FIFO;
-	err = kbp_set_scheduler(p->task, p->fifo, config->priority, config->nice);
-	if (err)
-		goto err_stop;
-
+	err = kbp_set_scheduler(task, p->fifo, config->priority, config->nice);
+	if (err) {
+		kthread_stop(task);
+		return err;
+	}
 	/* Outlives the thread, which may end before it is told to. */
-	get_task_struct(p->task);
-	list_add_tail(&p->link, &kbp_pollers);
+	p->task = get_task_struct(task);
+	memset(&p->duty, 0, sizeof(p->duty));
+	raw_spin_lock_irq(&p->lock);
+	p->closing = false;
+	p->state = KBP_STATE_IDLE;
+	raw_spin_unlock_irq(&p->lock);
 	rcu_assign_pointer(per_cpu(kbp_poller, config->cpu), p);
 	kbp_engage_update();
 	wake_up_process(p->task);
-	kbp_notify_poller(p, KBP_EVENT_ADDED);
 	return 0;
-
-err_stop:
-	kthread_stop(p->task);
-err_free:
-	kfree(p);
-	return err;
 }
 
 /* What is left on its lists goes to the softirq of the CPU we run on. */
@@ -409,6 +401,70 @@ static void kbp_poller_drain(struct kbp_poller *p)
 }
 
 /**
+ * kbp_poller_stop() - end a poller's thread; everything it served is softirq's
+ * @p: the poller; what is attached to it stays so, without being served
+ *
+ * Context: kbp_mutex held, may sleep.
+ */
+void kbp_poller_stop(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	if (!p->task)
+		return;
+	list_for_each_entry(a, &p->napis, link)
+		kbp_napi_leave(a);
+	raw_spin_lock_irq(&p->lock);
+	p->closing = true;
+	raw_spin_unlock_irq(&p->lock);
+	/* At once: the thread may not run before a good while has passed. */
+	kbp_backlog_recall(p);
+	RCU_INIT_POINTER(per_cpu(kbp_poller, p->config.cpu), NULL);
+	kbp_engage_update();
+	/* Pairs with rcu_read_lock() in kbp_enqueue(): nobody adds from now on. */
+	synchronize_rcu();
+	kbp_poller_drain(p);
+
+	kthread_stop(p->task);
+	hrtimer_cancel(&p->watchdog);
+	kbp_backlog_exit(p);
+	put_task_struct(p->task);
+	p->task = NULL;
+	kbp_poller_drain(p);
+	kbp_engage_update();
+	/* Nobody else is left who writes these. */
+	p->watchdog_on = false;
+	p->wake = KBP_WAKE_NONE;
+	p->resting = false;
+	p->state = KBP_STATE_OFFLINE;
+}
+
+/**
+ * kbp_poller_new() - create and start the poller of a CPU
+ * @config: what was asked for, checked by the caller
+ *
+ * Context: cpus_read_lock and kbp_mutex held; the CPU is online and has none.
+ * Return: 0 or a negative errno; then nothing has changed.
+ */
+int kbp_poller_new(const struct kbp_poller_config *config)
+{
+	struct kbp_poller *p = kbp_poller_alloc(config);
+	int err;
+
+	if (!p)
+		return -ENOMEM;
+	list_add_tail(&p->link, &kbp_pollers);
+	err = kbp_poller_start(p);
+	if (err) {
+		list_del(&p->link);
+		kfree(p);
+		return err;
+	}
+	kbp_notify_poller(p, KBP_EVENT_ADDED);
+	return 0;
+}
+
+/**
  * kbp_poller_del() - stop a poller; everything it served is softirq's again
  * @p: the poller; gone afterwards
  *
@@ -420,54 +476,9 @@ void kbp_poller_del(struct kbp_poller *p)
 
 	list_for_each_entry_safe(a, next, &p->napis, link)
 		kbp_napi_detach(a, KBP_EVENT_REMOVED);
-
-	raw_spin_lock_irq(&p->lock);
-	p->closing = true;
-	raw_spin_unlock_irq(&p->lock);
-	/* At once: the thread may not run before a good while has passed. */
-	kbp_backlog_set(p, KBP_BACKLOG_SOFTIRQ);
-	RCU_INIT_POINTER(per_cpu(kbp_poller, p->config.cpu), NULL);
-	kbp_engage_update();
-	/* Pairs with rcu_read_lock() in kbp_enqueue(): nobody adds from now on. */
-	synchronize_rcu();
-	kbp_poller_drain(p);
-
-	kthread_stop(p->task);
-	hrtimer_cancel(&p->watchdog);
-	kbp_backlog_exit(p);
-	put_task_struct(p->task);
-	kbp_poller_drain(p);
+	kbp_poller_stop(p);
 	cancel_work_sync(&p->event_work);
 	list_del(&p->link);
 	kbp_notify_poller(p, KBP_EVENT_REMOVED);
 	kfree(p);
-}
-
-/* A CPU goes: its poller goes first, while the CPU can still finish its work. */
-static int kbp_cpu_down(unsigned int cpu)
-{
-	struct kbp_poller *p;
-
-	mutex_lock(&kbp_mutex);
-	p = kbp_poller_find(cpu);
-	if (p)
-		kbp_poller_del(p);
-	mutex_unlock(&kbp_mutex);
-	return 0;
-}
-
-int kbp_hotplug_init(void)
-{
-	int ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "net/kbp:online",
-					    NULL, kbp_cpu_down);
-
-	if (ret < 0)
-		return ret;
-	kbp_cpuhp_state = ret;
-	return 0;
-}
-
-void kbp_hotplug_exit(void)
-{
-	cpuhp_remove_state_nocalls(kbp_cpuhp_state);
 }

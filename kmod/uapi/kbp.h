@@ -60,12 +60,15 @@ enum kbp_policy {
  *	armed and wake it.
  * @KBP_STATE_HANDED_BACK: It did not run for watchdog-ms; its NAPIs are in
  *	softirq until it runs again.
+ * @KBP_STATE_OFFLINE: Its CPU is offline; its NAPIs are in softirq on other
+ *	CPUs until that comes back.
  */
 enum kbp_state {
 	KBP_STATE_IDLE,
 	KBP_STATE_POLLING,
 	KBP_STATE_YIELDING,
 	KBP_STATE_HANDED_BACK,
+	KBP_STATE_OFFLINE,
 
 	/* private: */
 	__KBP_STATE_MAX,
@@ -106,6 +109,9 @@ enum kbp_backlog {
  *	poller serves it.
  * @KBP_EVENT_CHANGED: Who is to serve the backlog of the poller's CPU was
  *	changed.
+ * @KBP_EVENT_OFFLINE: The poller's CPU went offline.
+ * @KBP_EVENT_ONLINE: The poller's CPU came back, and with it everything that
+ *	was attached to the poller.
  */
 enum kbp_event {
 	KBP_EVENT_ADDED,
@@ -116,6 +122,8 @@ enum kbp_event {
 	KBP_EVENT_DOWN,
 	KBP_EVENT_UP,
 	KBP_EVENT_CHANGED,
+	KBP_EVENT_OFFLINE,
+	KBP_EVENT_ONLINE,
 
 	/* private: */
 	__KBP_EVENT_MAX,
@@ -135,7 +143,8 @@ enum kbp_event {
  * @KBP_A_POLLER_WATCHDOG_MS: A poller that did not run for this long while
  *	it had work hands it back to softirq; milliseconds, 1 to 10000.
  * @KBP_A_POLLER_STATE: A value of the enumeration state.
- * @KBP_A_POLLER_PID: Thread id of the poller in the initial pid namespace.
+ * @KBP_A_POLLER_PID: Thread id of the poller in the initial pid namespace; 0
+ *	while its CPU is offline.
  * @KBP_A_POLLER_NAPIS: Number of NAPI instances attached to this poller.
  * @KBP_A_POLLER_STATS: The nested attribute set poller-stats.
  * @KBP_A_POLLER_EVENT: A value of the enumeration event.

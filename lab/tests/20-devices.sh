@@ -32,6 +32,17 @@ net_none_lost updown
 kbp_active || lab_fail "not served again after up"
 lab_dmesg_clean
 
+echo "the poller's CPU goes and comes back"
+net_traffic cpu --seconds 4
+echo 0 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
+kbp show --json | grep -q '"mode_requested":"busy"' || lab_fail "the attachment did not survive its CPU going offline"
+! kbp_active || lab_fail "a card is shown as served by a CPU that is offline"
+sleep 1
+echo 1 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
+lab_wait_for 5 kbp_active
+net_none_lost cpu
+lab_dmesg_clean
+
 echo "the namespace of an attached card goes"
 kbp -n tester attach eth1 --cpu "$NET_CPU" --mode busy > /dev/null || lab_fail "attach eth1"
 net_traffic both --seconds 2

@@ -180,13 +180,16 @@ backlog_attached() { backlog_is attached; }
 lab_wait_for 5 backlog_attached
 lab_dmesg_clean
 
-echo "its CPU goes, and the module goes"
-traffic gone "$VETH_SERVER" --seconds 6 --period-us 1000
-echo 0 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
-sleep 1
-echo 1 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
-kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
-attach
+echo "its CPU goes and comes back, and then the module goes"
+traffic gone "$VETH_SERVER" --seconds 8 --period-us 1000
+for _ in 1 2; do
+	echo 0 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
+	kbp poller show --json | grep -q '"state":"offline"' || lab_fail "the poller of a CPU that is offline is not shown so"
+	! kbp attach backlog --cpu "$NET_CPU" 2> /dev/null || lab_fail "attached to a CPU that is offline"
+	sleep 1
+	echo 1 > "/sys/devices/system/cpu/cpu$NET_CPU/online"
+	lab_wait_for 5 backlog_attached
+done
 kbp unload || lab_fail "unload"
 net_none_lost gone
 traffic after "$VXLAN_SERVER" --seconds 1

@@ -203,11 +203,19 @@ pub enum State {
     Yielding = 2,
     /// It did not run for watchdog-ms; its NAPIs are in softirq until it runs again.
     HandedBack = 3,
+    /// Its CPU is offline; its NAPIs are in softirq on other CPUs until that comes back.
+    Offline = 4,
 }
 
 impl State {
     /// Every value, in the order of their numbers.
-    pub const ALL: &'static [Self] = &[Self::Idle, Self::Polling, Self::Yielding, Self::HandedBack];
+    pub const ALL: &'static [Self] = &[
+        Self::Idle,
+        Self::Polling,
+        Self::Yielding,
+        Self::HandedBack,
+        Self::Offline,
+    ];
 
     /// The value with this number, or `None` for a number that this version does not know.
     pub const fn from_raw(raw: u32) -> Option<Self> {
@@ -216,6 +224,7 @@ impl State {
             1 => Some(Self::Polling),
             2 => Some(Self::Yielding),
             3 => Some(Self::HandedBack),
+            4 => Some(Self::Offline),
             _ => None,
         }
     }
@@ -237,6 +246,7 @@ impl State {
             Self::Polling => "polling",
             Self::Yielding => "yielding",
             Self::HandedBack => "handed-back",
+            Self::Offline => "offline",
         }
     }
 
@@ -250,6 +260,9 @@ impl State {
             }
             Self::HandedBack => {
                 "It did not run for watchdog-ms; its NAPIs are in softirq until it runs again."
+            }
+            Self::Offline => {
+                "Its CPU is offline; its NAPIs are in softirq on other CPUs until that comes back."
             }
         }
     }
@@ -345,6 +358,10 @@ pub enum Event {
     Up = 6,
     /// Who is to serve the backlog of the poller's CPU was changed.
     Changed = 7,
+    /// The poller's CPU went offline.
+    Offline = 8,
+    /// The poller's CPU came back, and with it everything that was attached to the poller.
+    Online = 9,
 }
 
 impl Event {
@@ -358,6 +375,8 @@ impl Event {
         Self::Down,
         Self::Up,
         Self::Changed,
+        Self::Offline,
+        Self::Online,
     ];
 
     /// The value with this number, or `None` for a number that this version does not know.
@@ -371,6 +390,8 @@ impl Event {
             5 => Some(Self::Down),
             6 => Some(Self::Up),
             7 => Some(Self::Changed),
+            8 => Some(Self::Offline),
+            9 => Some(Self::Online),
             _ => None,
         }
     }
@@ -396,6 +417,8 @@ impl Event {
             Self::Down => "down",
             Self::Up => "up",
             Self::Changed => "changed",
+            Self::Offline => "offline",
+            Self::Online => "online",
         }
     }
 
@@ -412,6 +435,10 @@ impl Event {
             }
             Self::Up => "The interface of an attached NAPI came up again and its poller serves it.",
             Self::Changed => "Who is to serve the backlog of the poller's CPU was changed.",
+            Self::Offline => "The poller's CPU went offline.",
+            Self::Online => {
+                "The poller's CPU came back, and with it everything that was attached to the poller."
+            }
         }
     }
 }
@@ -463,7 +490,7 @@ pub mod attr_poller {
     pub const WATCHDOG_MS: u16 = 7;
     /// A value of the enumeration `state`.
     pub const STATE: u16 = 8;
-    /// Thread id of the poller in the initial pid namespace.
+    /// Thread id of the poller in the initial pid namespace; 0 while its CPU is offline.
     pub const PID: u16 = 9;
     /// Number of NAPI instances attached to this poller.
     pub const NAPIS: u16 = 10;
