@@ -3,7 +3,7 @@
 #
 # publish-results.sh STUDY RESULTS: copies the merged results of a study, STUDY/MACHINE/NAME.json, to
 # RESULTS/MACHINE[-NAME].json, and its summary. No row is left out: a partial result is refused. The merged results hold
-# of each timeline only the worst round trips, so that a repository can keep them.
+# coarse timelines, so that a repository can keep them.
 set -eu
 
 study=$1
@@ -23,6 +23,8 @@ if [ "$bytes" -gt "$bytes_max" ]; then
 	exit 1
 fi
 mkdir -p "$results"
+# What an earlier study called otherwise is not published again.
+rm -f "$results"/*.json
 for file in "$study"/*/*.json; do
 	machine=$(basename "$(dirname "$file")")
 	name=$(basename "$file" .json)

@@ -23,7 +23,7 @@ static int kbp_cpu_down(unsigned int cpu)
 
 	mutex_lock(&kbp_mutex);
 	p = kbp_poller_find(cpu);
-	if (p) {
+	if (p && p->task) {
 		kbp_poller_stop(p);
 		kbp_notify_poller(p, KBP_EVENT_OFFLINE);
 	}
@@ -57,7 +57,7 @@ static void kbp_online_work(struct work_struct *work)
 	mutex_lock(&kbp_mutex);
 	if (kbp_is_open())
 		list_for_each_entry(p, &kbp_pollers, link)
-			if (!p->task && cpu_online(p->config.cpu))
+			if (!p->task && cpu_active(p->config.cpu))
 				kbp_poller_online(p);
 	mutex_unlock(&kbp_mutex);
 	cpus_read_unlock();
@@ -68,7 +68,8 @@ static DECLARE_WORK(kbp_online, kbp_online_work);
 
 static int kbp_cpu_up(unsigned int cpu)
 {
-	queue_work(kbp_wq, &kbp_online);
+	/* Not before devices are back from a suspend. */
+	queue_work(system_freezable_wq, &kbp_online);
 	return 0;
 }
 

@@ -242,6 +242,19 @@ struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key)
 	return NULL;
 }
 
+/* Is there an attachment of that instance, though it is not served now? */
+static bool kbp_napi_is_named(const struct net_device *dev, u32 napi_id)
+{
+	struct kbp_poller *p;
+	struct kbp_napi *a;
+
+	list_for_each_entry(p, &kbp_pollers, link)
+		list_for_each_entry(a, &p->napis, link)
+			if (napi_id && a->dev == dev && a->napi_id == napi_id)
+				return true;
+	return false;
+}
+
 /* The instance a key names, or an error with the sentence for the user. */
 static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 					    const char **why)
@@ -259,7 +272,7 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 		*why = "the interface has no NAPI instance for this queue; its packets go through the backlog, which `kbp attach backlog` serves";
 		return ERR_PTR(-EOPNOTSUPP);
 	}
-	if (kbp_napi_lookup(n)) {
+	if (kbp_napi_lookup(n) || kbp_napi_is_named(key->dev, n->napi_id)) {
 		*why = "this NAPI instance is attached already; detach it first";
 		return ERR_PTR(-EEXIST);
 	}
@@ -362,7 +375,7 @@ void kbp_napi_up(struct kbp_napi *a)
 	if (n && !kbp_napi_lookup(n))
 		kbp_napi_bind(a, n);
 	rcu_read_unlock();
-	kbp_notify_napi(a, n ? KBP_EVENT_UP : KBP_EVENT_DOWN);
+	kbp_notify_napi(a, a->napi ? KBP_EVENT_UP : KBP_EVENT_DOWN);
 }
 
 static void kbp_napi_event(struct kbp_napi *a, unsigned long event)

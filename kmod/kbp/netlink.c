@@ -261,7 +261,7 @@ static int kbp_nl_poller_new(struct sk_buff *skb, struct genl_info *info)
 	if (!kbp_is_open())
 		err = kbp_refuse(info, -EAGAIN,
 				 "the live patch is still in transition, or being removed");
-	else if (config.cpu >= nr_cpu_ids || !cpu_online(config.cpu))
+	else if (config.cpu >= nr_cpu_ids || !cpu_active(config.cpu))
 		err = kbp_refuse(info, -ENODEV, "no such CPU is online");
 	else if (kbp_poller_find(config.cpu))
 		err = kbp_refuse(info, -EEXIST,

@@ -377,7 +377,7 @@ int kbp_poller_start(struct kbp_poller *p)
 	memset(&p->duty, 0, sizeof(p->duty));
 	raw_spin_lock_irq(&p->lock);
 	p->closing = false;
-	p->state = KBP_STATE_IDLE;
+	p->state = KBP_STATE_POLLING;
 	raw_spin_unlock_irq(&p->lock);
 	rcu_assign_pointer(per_cpu(kbp_poller, config->cpu), p);
 	kbp_engage_update();
@@ -427,6 +427,8 @@ void kbp_poller_stop(struct kbp_poller *p)
 
 	kthread_stop(p->task);
 	hrtimer_cancel(&p->watchdog);
+	/* It describes the thread. */
+	flush_work(&p->event_work);
 	kbp_backlog_exit(p);
 	put_task_struct(p->task);
 	p->task = NULL;

@@ -37,12 +37,15 @@ pub struct Rates {
 pub struct RateRatio {
     /// Of the means.
     pub value: f64,
-    /// Lowest and highest that the rounds leave possible.
+    /// Lowest and highest that the rounds and the resolution leave possible; not a confidence interval. Infinite, or 0,
+    /// where the tester set a limit.
     pub range: [f64; 2],
-    /// Whether that range is on one side of 1.
+    /// Whether that range is on one side of 1, and both have several rounds.
     pub is_shown: bool,
     /// Whether the tester set the limit of one of them, which then is a lower bound.
     pub is_bounded: bool,
+    /// Whether one of them has a single round, so that nothing is known of their scatter.
+    pub is_single: bool,
 }
 
 impl Rates {
@@ -70,12 +73,21 @@ impl Rates {
         if other.low <= 0.0 {
             return None;
         }
-        let range = [self.low / other.high, self.high / other.low];
+        let lowest = match other.limited_by_tester {
+            true => 0.0,
+            false => self.low / other.high,
+        };
+        let highest = match self.limited_by_tester {
+            true => f64::INFINITY,
+            false => self.high / other.low,
+        };
+        let is_single = self.each.len().min(other.each.len()) < 2;
         Some(RateRatio {
             value: self.mean / other.mean,
-            range,
-            is_shown: range[0] > 1.0 || range[1] < 1.0,
+            range: [lowest, highest],
+            is_shown: !is_single && (lowest > 1.0 || highest < 1.0),
             is_bounded: self.limited_by_tester || other.limited_by_tester,
+            is_single,
         })
     }
 
@@ -92,14 +104,19 @@ impl RateRatio {
     /// In words.
     pub fn words(&self) -> String {
         let share = |value: f64| ratio(value, 1.0);
-        match (self.is_shown, self.is_bounded) {
-            (false, _) => "no difference shown".into(),
-            (true, true) => format!("{}, the tester's limit in it", share(self.value)),
-            (true, false) => format!(
+        let [lowest, highest] = self.range;
+        let decides = lowest > 1.0 || highest < 1.0;
+        match (self.is_bounded, decides) {
+            (true, false) => "the tester's limit: nothing to compare".into(),
+            (true, true) if lowest > 1.0 => format!("at least {}", share(lowest)),
+            (true, true) => format!("at most {}", share(highest)),
+            (false, _) if self.is_single => format!("{}, one round", share(self.value)),
+            (false, false) => "no difference shown".into(),
+            (false, true) => format!(
                 "{} ({} to {})",
                 share(self.value),
-                share(self.range[0]),
-                share(self.range[1])
+                share(lowest),
+                share(highest)
             ),
         }
     }
@@ -225,7 +242,11 @@ mod tests {
             ("kbp-busy", 20_000.0, false),
             ("threaded-fifo", 10_400.0, false),
             ("threaded", 15_000.0, true),
+            ("defer-irqs", 9_000.0, true),
+            ("busy-read", 15_000.0, false),
             ("softirq", 10_200.0, false),
+            ("kbp-busy", 20_000.0, false),
+            ("threaded-fifo", 10_400.0, false),
         ]);
         let text = text(&file);
         let line = |mode: &str| text.lines().find(|l| l.contains(mode)).unwrap().to_owned();
@@ -237,10 +258,9 @@ mod tests {
             line("threaded-fifo").contains("no difference shown"),
             "{text}"
         );
-        assert!(
-            line("threaded ").contains("1.49 ×, the tester's limit in it"),
-            "{text}"
-        );
+        assert!(line("threaded ").contains("at least 1.40 ×"), "{text}");
+        assert!(line("defer-irqs").contains("nothing to compare"), "{text}");
+        assert!(line("busy-read").contains("1.49 ×, one round"), "{text}");
         assert!(
             line("softirq").contains("10\u{202f}000, 10\u{202f}200"),
             "{text}"

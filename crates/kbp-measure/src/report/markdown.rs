@@ -26,7 +26,8 @@ Made from the result files of this folder; do not edit. Round trips in µs, all 
 stands with its 95 % interval (bootstrap over rounds and round trips); an interval that holds 1 is *no difference
 shown*. The best rival is the mechanism of others with the lowest p99 in the same group. `NET_RX` and `hardIRQ` are the
 softirqs on the poller's CPU and the receive interrupts of a row (mean), `threads` the CPU time of what the mechanism
-brings: NAPI threads, or the poller, whose own count of packets is the last column.
+brings: NAPI threads, or the poller, whose own count of packets is the last column. A ping whose time comes while the
+answer to the one before is awaited is *skipped*: the more were, the more do the percentiles flatter that mechanism.
 ";
 
 /// The whole text.
@@ -70,14 +71,7 @@ fn section(run: &Run, groups: &[&Group]) -> String {
     if (latency.is_empty() || is_paths) && run.file.not_run.is_empty() {
         return String::new();
     }
-    let file = &run.file;
-    let mut text = format!(
-        "\n## {}\n\nLinux {}, {} clock, {}, revision {}.\n",
-        run.label, file.kernel, file.clock, file.date, file.git
-    );
-    if file.partial {
-        text += "This run is partial.\n";
-    }
+    let mut text = format!("\n## {}\n\n{}", run.label, provenance(run));
     for path in in_order(latency.iter().map(|group| group.key.path)) {
         let here: Vec<&Group> = latency
             .iter()
@@ -86,7 +80,21 @@ fn section(run: &Run, groups: &[&Group]) -> String {
             .collect();
         text += &format!("\n### {}, {path}\n\n{}", run.label, path_table(&here));
     }
-    text + &not_run(&file.not_run) + &notes(&latency)
+    text + &not_run(&run.file.not_run) + &notes(&latency)
+}
+
+/// Where a run's figures come from.
+fn provenance(run: &Run) -> String {
+    let file = &run.file;
+    let partial = if file.partial {
+        " This run is partial."
+    } else {
+        ""
+    };
+    format!(
+        "Linux {}, {} clock, {}, revision {}.{partial}\n",
+        file.kernel, file.clock, file.date, file.git
+    )
 }
 
 fn path_table(groups: &[&Group]) -> String {
@@ -95,6 +103,7 @@ fn path_table(groups: &[&Group]) -> String {
         "mechanism",
         "n",
         "lost",
+        "skipped",
         "p50",
         "p99",
         "max",
@@ -125,6 +134,7 @@ fn line(group: &Group, cell: &Cell) -> Vec<String> {
         cell.mode.into(),
         count(cell.n()),
         count(cell.lost()),
+        count(cell.sum(|row| row.skipped)),
         us(rtt.p50),
         us(rtt.p99),
         us(rtt.max),
@@ -212,7 +222,7 @@ fn notes(groups: &[&Group]) -> String {
 /// The paths of a run that compares nothing else: one mechanism, one load, several paths.
 fn paths_alone<'a>(groups: &[&'a Group<'a>]) -> Option<Vec<(&'a str, &'a Cell<'a>)>> {
     let alone = |group: &&'a Group<'a>| match &group.cells[..] {
-        [cell] => Some((group.key.path, cell)),
+        [cell] if STOCK.contains(&cell.mode) => Some((group.key.path, cell)),
         _ => None,
     };
     let paths: Option<Vec<_>> = groups.iter().map(alone).collect();
@@ -227,17 +237,27 @@ fn medians(runs: &[Run], groups: &[Group]) -> String {
     for (index, run) in runs.iter().enumerate() {
         let of_run: Vec<&Group> = groups
             .iter()
-            .filter(|group| group.key.run == index && group.key.tool == TOOL_KBP)
+            .filter(|group| {
+                let key = &group.key;
+                key.run == index && key.tool == TOOL_KBP && key.traffic == "ping-pong"
+            })
             .collect();
         let Some(mut paths) = paths_alone(&of_run) else {
             continue;
         };
         paths.sort_by_key(|(_, cell)| cell.rtt_ns.p50);
         let mut table = Table::new(&["path", "n", "p50", "p99", "max", "p50 ÷ the one above"]);
+        let mut order = String::new();
         for (place, (path, cell)) in paths.iter().enumerate() {
             let rtt = &cell.rtt_ns;
             let above = place.checked_sub(1).map(|above| paths[above].1);
             let step = above.and_then(|above| compare(cell, above, Percentile::P50));
+            order += match step.as_ref().map(|step| step.verdict) {
+                None => "",
+                Some(Some(Verdict::Higher)) => " < ",
+                Some(_) => " ≈ ",
+            };
+            order += path;
             table.row(&[
                 (*path).into(),
                 count(cell.n()),
@@ -247,18 +267,17 @@ fn medians(runs: &[Run], groups: &[Group]) -> String {
                 step.map_or(String::new(), |step| said(&step)),
             ]);
         }
-        let order: Vec<&str> = paths.iter().map(|(path, _)| *path).collect();
         let _ = write!(
             text,
-            "\n### {}: {}\n\n{}",
+            "\n### {}: {order}\n\n{}\n{}",
             run.label,
-            order.join(" < "),
+            provenance(run),
             table.0
         );
     }
     match text.is_empty() {
         true => text,
-        false => format!("\n## Medians of the paths, the stock path, ascending\n{text}"),
+        false => format!("\n## Medians of the paths, the stock path, ascending\n\n≈ stands where no difference is shown.\n{text}"),
     }
 }
 
@@ -290,10 +309,10 @@ mod tests {
         let runs = merge(vec![("a.json".into(), file), ("b.json".into(), paths)]);
         let text = of(&runs);
         assert!(
-            text.contains("| storm | kbp-busy | 2\u{202f}000 | 0 |"),
+            text.contains("| storm | kbp-busy | 2\u{202f}000 | 0 | 0 |"),
             "{text}"
         );
-        assert!(text.contains(": lo < veth\n"), "{text}");
+        assert!(text.contains(": lo ≈ veth\n"), "{text}");
         assert!(text.contains("1/60 ("), "{text}");
         assert!(
             text.contains("Not here: `backlog-threads` (nic, vxlan): the kernel was not booted"),
@@ -304,6 +323,6 @@ mod tests {
             .filter(|line| line.starts_with("| ") && line.contains("kbp-busy"))
             .map(|line| line.matches('|').count())
             .collect();
-        assert_eq!(widths, [14, 14]);
+        assert_eq!(widths, [15, 15]);
     }
 }

@@ -130,7 +130,8 @@ pub struct Throughput {
     pub trial_ns: u64,
     /// The search ends when the bounds are this close, percent of the highest rate.
     pub resolution_percent: f64,
-    /// The same as frames a second: the rate itself lies less than this above the one that was found.
+    /// The same as frames a second: a frame was lost at less than this above the rate that was found. On a path whose
+    /// losses scatter, another search may find another rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolution_frames_per_s: Option<f64>,
     /// Trials that were made.
@@ -252,12 +253,12 @@ impl Row {
         }
     }
 
-    /// Thins the timeline to its `count` longest round trips; everything else stays.
-    pub fn keep_worst(&mut self, count: usize) {
-        let points = &mut self.timeline_ns;
-        points.sort_by_key(|[at, rtt]| (std::cmp::Reverse(*rtt), *at));
-        points.truncate(count);
-        points.sort_unstable();
+    /// Thins the timeline to this many slices of time; of each the longest round trip stays, as in the whole.
+    pub fn thin_timeline(&mut self, slices: usize) {
+        let points = &self.timeline_ns;
+        let length = points.len().div_ceil(slices.max(1)).max(1);
+        let longest = |slice: &[[u64; 2]]| slice.iter().copied().max_by_key(|[_, rtt]| *rtt);
+        self.timeline_ns = points.chunks(length).filter_map(longest).collect();
     }
 
     /// How a person calls this row.

@@ -7,9 +7,9 @@ use crate::compare::resume::configuration;
 use crate::error::{Error, Result};
 use crate::result::ResultFile;
 
-/// Points that the timeline of a merged row keeps: the worst round trips. The units' own results have them all; those
-/// of a study, kept in a repository, would be timelines for the greater part.
-const WORST_KEPT: usize = 20;
+/// Slices of time that the timeline of a merged row has. The units' own results have finer ones; those of a study, kept
+/// in a repository, would be timelines for the greater part.
+const SLICES_KEPT: usize = 20;
 
 /// One file of several that were made on one machine in the same way and differ in their paths only. Of its timelines
 /// the worst round trips are left, and the histograms of searches are left out.
@@ -47,7 +47,7 @@ pub fn merge(files: &[ResultFile], command: &str) -> Result<Option<ResultFile>> 
         config.command = command.into();
     }
     for row in &mut merged.rows {
-        row.keep_worst(WORST_KEPT);
+        row.thin_timeline(SLICES_KEPT);
         // A search has found a rate; thousands of round trips at it are a page of cells for each row.
         if row.throughput.is_some() {
             row.histogram_ns.clear();
@@ -95,8 +95,9 @@ mod tests {
         vxlan.rows[0].timeline_ns = timeline.clone();
         let merged = merge(&[sample(), vxlan.clone()], "study").unwrap().unwrap();
         let kept = &merged.rows[sample().rows.len()].timeline_ns;
-        let worst: Vec<[u64; 2]> = timeline.into_iter().filter(|p| p[1] >= 80).collect();
-        assert_eq!(*kept, worst);
+        let longest = |slice: &[[u64; 2]]| *slice.iter().max_by_key(|point| point[1]).unwrap();
+        let slices: Vec<[u64; 2]> = timeline.chunks(5).map(longest).collect();
+        assert_eq!(*kept, slices);
         assert_eq!(merged.rows.len(), 2 * sample().rows.len());
         let config = merged.config.unwrap();
         assert_eq!(config.plan.unwrap().paths, ["nic", "vxlan"]);

@@ -5,9 +5,10 @@
 //! Not here: round trips, which an open loop has too ([`super::latency`]).
 
 use super::{none, Table};
+use crate::compare::rates::Rates;
 use crate::report::cell::{is_ours, Cell, Group, STOCK};
-use crate::report::text::{bits, count, escape, ratio, share, time};
-use crate::result::{OpenLoop, Throughput};
+use crate::report::text::{bits, count, escape, share, time};
+use crate::result::OpenLoop;
 
 /// The accounts of the open loops among these groups, empty without any.
 pub fn open_loop(groups: &[&Group]) -> String {
@@ -95,44 +96,30 @@ fn throughput_columns(group: &Group, cell: &Cell) -> Option<Vec<String>> {
         .iter()
         .filter_map(|row| row.throughput)
         .next_back()?;
-    let rate = frames(cell)?;
+    let found = Rates::of(&cell.rows)?;
     let rivals = group.cells.iter().filter(|cell| !is_ours(cell.mode));
     let best = rivals
-        .filter_map(|cell| Some((cell.mode, frames(cell)?)))
-        .max_by(|a, b| a.1.total_cmp(&b.1));
-    let stock = group.stock().and_then(|cell| Some((STOCK, frames(cell)?)));
-    let trials = |found: Throughput| u64::from(found.trials);
+        .filter_map(|cell| Some((cell.mode, Rates::of(&cell.rows)?)))
+        .max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
+    let stock = group.stock();
+    let stock = stock.and_then(|cell| Some((STOCK, Rates::of(&cell.rows)?)));
     Some(vec![
         count(group.key.size_bytes),
-        count(rate.round() as u64),
+        count(found.mean.round() as u64),
         bits(cell.mean(|row| row.throughput.map(|found| found.bps))?),
-        to_other(cell, rate, stock),
-        to_other(cell, rate, best),
-        count(cell.sum(|row| row.throughput.map_or(0, trials))),
+        to_other(cell, &found, stock),
+        to_other(cell, &found, best),
+        count(found.trials),
         time(last.trial_ns as f64),
         format!("{} %", last.resolution_percent),
-        limit(cell).into(),
+        found.limit().into(),
     ])
 }
 
-fn frames(cell: &Cell) -> Option<f64> {
-    cell.mean(|row| row.throughput.map(|found| found.frames_per_s))
-}
-
-fn to_other(cell: &Cell, rate: f64, other: Option<(&str, f64)>) -> String {
-    match other {
-        Some((mode, other)) if mode != cell.mode => ratio(rate, other),
-        _ => none(),
-    }
-}
-
-fn limit(cell: &Cell) -> &'static str {
-    let mut found = cell.rows.iter().filter_map(|row| row.throughput);
-    if found.any(|found| found.limited_by_tester) {
-        "the tester: a lower bound"
-    } else {
-        "the path"
-    }
+fn to_other(cell: &Cell, found: &Rates, other: Option<(&str, Rates)>) -> String {
+    let other = other.filter(|(mode, _)| *mode != cell.mode);
+    let by = other.and_then(|(_, other)| found.by(&other));
+    by.map_or_else(none, |by| escape(&by.words()))
 }
 
 /// The rates of one direction among these groups, empty without any.
