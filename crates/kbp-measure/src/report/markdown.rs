@@ -309,7 +309,7 @@ mod tests {
         let runs = merge(vec![("a.json".into(), file), ("b.json".into(), paths)]);
         let text = of(&runs);
         assert!(
-            text.contains("| storm | kbp-busy | 2\u{202f}000 | 0 | 0 |"),
+            text.contains("| storm | kbp-busy | 2\u{202f}000 | 0 | 3 |"),
             "{text}"
         );
         assert!(text.contains(": lo ≈ veth\n"), "{text}");
