@@ -22,6 +22,11 @@ if [ "$bytes" -gt "$bytes_max" ]; then
 	echo "publish-results.sh: $bytes bytes of results are more than $bytes_max; shorten the study" >&2
 	exit 1
 fi
+# Where on its machine the lab and the program were says nothing to others.
+plain() {
+	sed -E -e 's#/[^" ]*/(kbp-lab/|\.cache/kbp-lab/)#~/.cache/kbp-lab/#g' -e 's#("command": ")[^ "]*/kbp[^/ ]* #\1kbp #' "$1"
+}
+
 mkdir -p "$results"
 # What an earlier study called otherwise is not published again.
 rm -f "$results"/*.json
@@ -32,6 +37,6 @@ for file in "$study"/*/*.json; do
 	result) to=$results/$machine.json ;;
 	*) to=$results/$machine-$name.json ;;
 	esac
-	cp "$file" "$to"
+	plain "$file" > "$to"
 done
 cp "$study/summary.txt" "$results/summary.txt"
