@@ -224,7 +224,7 @@ static bool kbp_step_todo(struct kbp_poller *p, enum kbp_list list, int *work)
 /*
  * What the stock path put on this CPU's softirq list (before the poller came,
  * or from a CPU that went) belongs to a poller that owns all. Not the backlog,
- * which must not leave its CPU: backlog.c takes that between two schedules.
+ * which must not leave its CPU: that is taken in backlog.c.
  */
 static void kbp_take_softirq_list(struct kbp_poller *p)
 {
