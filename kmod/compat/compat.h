@@ -174,7 +174,7 @@ static inline struct kbp_range kbp_module_piece(const struct module *mod,
 	const struct module_memory *memory = &mod->mem[types[piece]];
 	unsigned long start = (unsigned long)memory->base;
 
-	return (struct kbp_range){ start, start + memory->size };
+	return (struct kbp_range) { start, start + memory->size };
 }
 #else
 #define KBP_MODULE_PIECES	2
@@ -186,8 +186,8 @@ static inline struct kbp_range kbp_module_piece(const struct module *mod,
 						     &mod->core_layout;
 	unsigned long base = (unsigned long)layout->base;
 
-	return (struct kbp_range){ base + layout->text_size,
-				   base + layout->size };
+	return (struct kbp_range) { base + layout->text_size,
+				    base + layout->size };
 }
 #endif
 
