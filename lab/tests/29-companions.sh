@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock real --cpus 4 --nics 2 --package ethtool --package util-linux --timeout 300s
+# lab: --clock real --cpus 4 --nics 2 --package ethtool --package netcat-openbsd --package util-linux --timeout 300s
 #
 # What else people do to a card that is attached: threaded NAPI, deferred interrupts, GRO off, netconsole, sockets that
 # busy-poll. Each works while the poller goes on, or is refused with a sentence; nothing is lost.
@@ -71,7 +71,7 @@ ethtool -K eth0 gro off || lab_fail "ethtool"
 served "without GRO"
 ethtool -K eth0 gro on || lab_fail "ethtool"
 
-ip netns exec tester nc -u -l -p 6666 > "$OUT/netconsole" &
+ip netns exec tester nc.openbsd -u -l 6666 > "$OUT/netconsole" &
 lab_defer kill $!
 modprobe netconsole "netconsole=6665@$NET_SERVER/eth0,6666@$NET_TESTER/$NET_TESTER_MAC" || lab_fail "netconsole"
 echo 8 > /proc/sys/kernel/printk
