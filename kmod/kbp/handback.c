@@ -8,11 +8,13 @@
  * running, in another CPU's. Context: interrupts off, mostly hardIRQ. Lock:
  * kbp_poller.lock.
  */
+#include <linux/cpu.h>
 #include <linux/delay.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/isolation.h>
 #include <linux/smp.h>
+#include <linux/workqueue.h>
 
 #include "kbp.h"
 #include "trace.h"
@@ -151,13 +153,13 @@ static void kbp_relay_list(struct kbp_poller *p, struct list_head *list)
  * @n: the instance; the caller set NAPI_STATE_SCHED and owns its poll_list
  *
  * Context: interrupts off, RCU reader.
- * Return: false if there is no other CPU.
+ * Return: false if there is no other CPU, or it must stay on this one.
  */
 bool kbp_relay(struct kbp_poller *p, struct napi_struct *n)
 {
 	LIST_HEAD(one);
 
-	if (READ_ONCE(p->relay.cpu) >= nr_cpu_ids)
+	if (READ_ONCE(p->relay.cpu) >= nr_cpu_ids || kbp_is_bound(n))
 		return false;
 	list_add(&n->poll_list, &one);
 	kbp_relay_list(p, &one);
@@ -171,52 +173,93 @@ bool kbp_relay(struct kbp_poller *p, struct napi_struct *n)
  * @p: the poller
  * @to: a list of the caller's, who owns what is put there
  *
- * What the thread polls at this moment stays with it: a scheduled instance
- * (p->cur) goes to softirq when its poll is over, a held one is polled on,
- * because then the thread runs again.
+ * What may be polled on the poller's CPU only goes to p->home. What the thread
+ * polls at this moment stays with it: a scheduled instance (p->cur) goes to
+ * softirq when its poll is over, a held one is polled on, because then the
+ * thread runs again.
  *
  * Context: p->lock held, interrupts off, any CPU. The loops are bounded by the
  * number of NAPI instances.
  */
 static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 {
-	struct napi_struct *n;
+	struct napi_struct *n, *next;
 	unsigned int count = 0;
 	enum kbp_list list;
 	struct kbp_napi *a;
 
 	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link)
-		if (kbp_unhold(a))
-			list_add_tail(&a->napi->poll_list, to);
-	rcu_read_unlock();
-	for (list = 0; list < KBP_LISTS; list++)
-		list_splice_tail_init(&p->todo[list], to);
-	list_for_each_entry(n, to, poll_list)
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (!kbp_unhold(a))
+			continue;
+		list_add_tail(&a->napi->poll_list, to);
 		count++;
+	}
+	rcu_read_unlock();
+	for (list = 0; list < KBP_LISTS; list++) {
+		list_for_each_entry_safe(n, next, &p->todo[list], poll_list) {
+			list_move_tail(&n->poll_list,
+				       kbp_is_bound(n) ? &p->home : to);
+			count++;
+		}
+	}
 	kbp_count(&p->stats, handed_napis, count);
 	if (count)
 		trace_kbp_handback(p->config.cpu, count);
 }
 
-/**
- * kbp_drain() - give what a poller has to the softirq of the CPU we run on
- * @p: the poller
- *
- * Context: thread.
- */
-void kbp_drain(struct kbp_poller *p)
+/* What belongs to this CPU, which is @p's, to its softirq. Interrupts off. */
+static void kbp_come_home(struct kbp_poller *p)
 {
+	LIST_HEAD(home);
+
+	raw_spin_lock(&p->lock);
+	list_splice_init(&p->home, &home);
+	raw_spin_unlock(&p->lock);
+	kbp_stock_take(&home);
+}
+
+/* On the poller's CPU, or if that has gone, on any; interrupts off. */
+static void kbp_drain_here(void *data)
+{
+	struct kbp_poller *p = data;
 	LIST_HEAD(back);
 
-	/* So that the softirq runs here, and not in ksoftirqd. */
-	local_bh_disable();
-	raw_spin_lock_irq(&p->lock);
+	raw_spin_lock(&p->lock);
 	kbp_hand_over(p, &back);
 	raw_spin_unlock(&p->lock);
 	kbp_stock_take(&back);
+	kbp_come_home(p);
+}
+
+static long kbp_drain_call(void *data)
+{
+	/* So that the softirq runs here, and not in ksoftirqd. */
+	local_bh_disable();
+	local_irq_disable();
+	kbp_drain_here(data);
 	local_irq_enable();
 	local_bh_enable();
+	return 0;
+}
+
+/**
+ * kbp_drain() - give what a poller has to the softirq of its CPU
+ * @p: the poller
+ *
+ * Context: thread; may sleep.
+ */
+void kbp_drain(struct kbp_poller *p)
+{
+	unsigned int cpu = p->config.cpu;
+
+	if (cpu == raw_smp_processor_id() || !cpu_online(cpu))
+		kbp_drain_call(p);
+	/* PREEMPT_RT: as in kbp_relay_send(). */
+	else if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		work_on_cpu(cpu, kbp_drain_call, p);
+	else if (smp_call_function_single(cpu, kbp_drain_here, p, 1))
+		kbp_drain_call(p);
 }
 
 /*
@@ -230,7 +273,7 @@ static void kbp_take_stuck(struct list_head *to)
 	struct napi_struct *n, *next;
 
 	list_for_each_entry_safe(n, next, &sd->poll_list, poll_list)
-		if (n != &sd->backlog)
+		if (n != &sd->backlog && !kbp_is_bound(n))
 			list_move_tail(&n->poll_list, to);
 }
 
@@ -324,6 +367,7 @@ static void kbp_relieve_ipi(void *data)
 	LIST_HEAD(stuck);
 
 	kbp_backlog_give_back(p);
+	kbp_come_home(p);
 	if (!READ_ONCE(p->stuck) || READ_ONCE(p->relay.cpu) >= nr_cpu_ids)
 		return;
 	kbp_take_stuck(&stuck);
@@ -416,6 +460,7 @@ static enum hrtimer_restart kbp_watchdog(struct hrtimer *timer)
 
 void kbp_handback_init(struct kbp_poller *p)
 {
+	INIT_LIST_HEAD(&p->home);
 	INIT_LIST_HEAD(&p->relay.list);
 	INIT_CSD(&p->relay.csd, kbp_relay_arrive, p);
 	INIT_WORK(&p->relay.work, kbp_relay_work);

@@ -139,6 +139,7 @@ struct kbp_poller {
 	bool closing;			/* takes no more work */
 	bool watchdog_on;
 	bool stuck;			/* relieved with BH off; read anywhere */
+	struct list_head home;		/* napi_struct on their way to its CPU's softirq */
 	struct kbp_relay relay;
 	unsigned long beat_seen;
 	unsigned int stale;		/* watchdog periods without a beat */
@@ -228,6 +229,16 @@ static inline enum kbp_backlog kbp_backlog_wanted(const struct kbp_poller *p)
 static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
 {
 	return kbp_backlog_wanted(p) == KBP_BACKLOG_ATTACHED;
+}
+
+/*
+ * Must @n be polled on the CPU that schedules it? A tunnel's gro_cells has a queue
+ * without a lock for each CPU. The flag says "not for busy polling"; instances
+ * that only send have it too, and can as well stay.
+ */
+static inline bool kbp_is_bound(const struct napi_struct *n)
+{
+	return test_bit(NAPI_STATE_NO_BUSY_POLL, &n->state);
 }
 
 /* Has softirq what the poller is to have, until its thread runs again? */

@@ -71,7 +71,7 @@ bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n)
 	return false;
 }
 
-/* Place of @n among the instances of @dev, the first added being 0. */
+/* Place of @n among those that may be attached, the first added being 0. */
 static u32 kbp_napi_index(struct net_device *dev, const struct napi_struct *n)
 {
 	struct napi_struct *pos;
@@ -80,7 +80,7 @@ static u32 kbp_napi_index(struct net_device *dev, const struct napi_struct *n)
 
 	/* The list has the newest first. */
 	list_for_each_entry_rcu(pos, &dev->napi_list, dev_list) {
-		if (after)
+		if (after && !kbp_is_bound(pos))
 			index++;
 		if (pos == n)
 			after = true;
@@ -93,7 +93,7 @@ static struct napi_struct *kbp_napi_by_index(struct net_device *dev, u32 index)
 	struct napi_struct *pos;
 
 	list_for_each_entry_rcu(pos, &dev->napi_list, dev_list)
-		if (kbp_napi_index(dev, pos) == index)
+		if (!kbp_is_bound(pos) && kbp_napi_index(dev, pos) == index)
 			return pos;
 	return NULL;
 }
@@ -277,6 +277,10 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 					 kbp_napi_by_queue(key->dev, key->queue);
 	if (!n) {
 		*why = "the interface has no NAPI instance for this queue; its packets go through the backlog, which `kbp attach backlog` serves";
+		return ERR_PTR(-EOPNOTSUPP);
+	}
+	if (kbp_is_bound(n)) {
+		*why = "this NAPI instance belongs to one CPU (a tunnel's) or only sends; a poller that owns all serves it on its CPU";
 		return ERR_PTR(-EOPNOTSUPP);
 	}
 	if (kbp_napi_lookup(n) || kbp_napi_is_named(key->dev, n->napi_id)) {
