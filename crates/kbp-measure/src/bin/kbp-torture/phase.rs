@@ -154,7 +154,8 @@ pub fn run(world: &World, phase: &Phase) -> Result<Ended> {
     ended.failures.extend(probe_cpus(world));
     let now = state::snapshot(&world.host)?;
     ended.failures.extend(state::differences(&world.baseline, &now));
-    ended.complaints = state::complaints(&mut mark);
+    let went = ended.actions.get("cpu-offline").is_some_and(|count| count.done > 0);
+    ended.complaints = state::complaints(&mut mark, went);
     ended.complaints.truncate(COMPLAINTS_SHOWN);
     if !ended.complaints.is_empty() {
         ended.failures.push("the kernel complained".into());
