@@ -76,7 +76,10 @@ pub(crate) fn fetch(
     let _building = cache.lock_snapshot(&format!("source-{id}"))?;
     let path = lab_dir.join(&source.config);
     let wanted = fs::read(&path).at("read", &path)?;
-    let key = hex(&Sha256::digest([source.compiler.as_bytes(), &wanted].concat()))[..12].to_string();
+    let key = hex(&Sha256::digest(
+        [source.compiler.as_bytes(), &wanted].concat(),
+    ))[..12]
+        .to_string();
     let cached = Kernel::cached(cache, id).filter(|kernel| kernel.version.ends_with(&key));
     if let (Some(kernel), false) = (&cached, refresh) {
         return Ok(kernel.clone());
@@ -107,7 +110,10 @@ pub(crate) fn fetch(
     };
     build.unpack(&package)?;
     build.configure(&wanted, &path)?;
-    eprintln!("lab: building {id} from {} {}; this takes long", package.name, package.version);
+    eprintln!(
+        "lab: building {id} from {} {}; this takes long",
+        package.name, package.version
+    );
     build.make("building the kernel", &["-j2", "bzImage", "modules"])?;
     remove(&build.modules)?;
     let install = format!("INSTALL_MOD_PATH={}", build.modules.display());
@@ -128,7 +134,11 @@ impl Build<'_> {
         remove(&partial)?;
         fs::create_dir_all(&partial).at("make the folder", &partial)?;
         let mut command = self.toolchain.command("tar", self.cache)?;
-        command.args(["--strip-components=1", "-xJf"]).arg(&archive).arg("-C").arg(&partial);
+        command
+            .args(["--strip-components=1", "-xJf"])
+            .arg(&archive)
+            .arg("-C")
+            .arg(&partial);
         self.run(command, "unpacking the sources")?;
         remove(&outer)?;
         fs::rename(&partial, &self.sources).at("rename to", &self.sources)
@@ -159,7 +169,10 @@ impl Build<'_> {
             .arg("-C")
             .arg(&self.sources)
             .arg(format!("O={}", self.objects.display()))
-            .args([format!("CC={}", self.compiler), format!("HOSTCC={}", self.compiler)])
+            .args([
+                format!("CC={}", self.compiler),
+                format!("HOSTCC={}", self.compiler),
+            ])
             .args(words);
         self.run(command, doing)
     }
@@ -185,12 +198,18 @@ impl Build<'_> {
         }
         let text = fs::read(&log).at("read", &log)?;
         let end = tail(&String::from_utf8_lossy(&text), 20);
-        Err(failed(format!("{end} ({status}); all of it is in {}", log.display())))
+        Err(failed(format!(
+            "{end} ({status}); all of it is in {}",
+            log.display()
+        )))
     }
 
     fn finish(&self, id: &str, version: &str) -> Result<Kernel> {
         let release_file = self.objects.join("include/config/kernel.release");
-        let abi = fs::read_to_string(&release_file).at("read", &release_file)?.trim().to_string();
+        let abi = fs::read_to_string(&release_file)
+            .at("read", &release_file)?
+            .trim()
+            .to_string();
         let kernel = Kernel {
             id: id.into(),
             version: version.into(),

@@ -142,7 +142,10 @@ mod tests {
         let of = |pairs: &[(&str, u64)]| -> Drops {
             pairs.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect()
         };
-        let grown = between(&of(&[("a", 1), ("b", 5)]), &of(&[("a", 1), ("b", 7), ("c", 2)]));
+        let grown = between(
+            &of(&[("a", 1), ("b", 5)]),
+            &of(&[("a", 1), ("b", 7), ("c", 2)]),
+        );
         assert_eq!(grown, of(&[("b", 2), ("c", 2)]));
     }
 }

@@ -26,7 +26,8 @@ pub struct Packet {
 impl Packet {
     /// Its length follows from its number, so that every length occurs.
     fn len(self) -> usize {
-        HEADER_LEN + (self.seq.wrapping_mul(97) % (PAYLOAD_LEN_MAX - HEADER_LEN + 1) as u64) as usize
+        HEADER_LEN
+            + (self.seq.wrapping_mul(97) % (PAYLOAD_LEN_MAX - HEADER_LEN + 1) as u64) as usize
     }
 
     /// Writes the packet to the start of `buffer` and returns its bytes. The buffer has [`PAYLOAD_LEN_MAX`] bytes.

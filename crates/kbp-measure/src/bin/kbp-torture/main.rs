@@ -127,13 +127,19 @@ fn list() {
             Worker::Ours => "ours",
             Worker::Around => "around",
         };
-        println!("{:<15} {worker:<7} {:>3}  {}", action.name, action.weight, action.about);
+        println!(
+            "{:<15} {worker:<7} {:>3}  {}",
+            action.name, action.weight, action.about
+        );
     }
 }
 
 fn write_report(args: &ReportArgs) -> Result<()> {
-    let results: Result<Vec<TortureResult>> =
-        args.results.iter().map(|path| TortureResult::read(path)).collect();
+    let results: Result<Vec<TortureResult>> = args
+        .results
+        .iter()
+        .map(|path| TortureResult::read(path))
+        .collect();
     let page = report::page(&results?);
     match &args.output {
         Some(path) => std::fs::write(path, page).map_err(|e| Error::file("write", path, e)),
@@ -152,7 +158,10 @@ fn prepare(args: &RunArgs, seed: u64) -> Result<World> {
     for cpu in args.cpus.iter() {
         host.require_online(cpu)?;
     }
-    let others: CpuList = online.iter().filter(|&cpu| !args.cpus.contains(cpu)).collect();
+    let others: CpuList = online
+        .iter()
+        .filter(|&cpu| !args.cpus.contains(cpu))
+        .collect();
     if args.cpus.is_empty() || args.cpus.contains(0) || others.is_empty() {
         return Err(Error::Invalid(
             "--cpus has to name a CPU, and leave CPU 0 and one for the traffic".into(),
@@ -180,7 +189,11 @@ fn prepare(args: &RunArgs, seed: u64) -> Result<World> {
 }
 
 /// The kinds that were asked for and are possible here; the others are noted with their reason.
-fn choose(args: &RunArgs, world: &World, result: &mut TortureResult) -> Result<Vec<&'static Action>> {
+fn choose(
+    args: &RunArgs,
+    world: &World,
+    result: &mut TortureResult,
+) -> Result<Vec<&'static Action>> {
     let mut wanted: Vec<&Action> = Vec::new();
     for name in &args.only {
         wanted.push(action::by_name(name).ok_or_else(|| {
@@ -202,7 +215,11 @@ fn choose(args: &RunArgs, world: &World, result: &mut TortureResult) -> Result<V
 }
 
 /// Two thirds of the kinds, by chance, unless some were asked for by name.
-fn of_this_phase(args: &RunArgs, possible: &[&'static Action], rng: &mut SplitMix64) -> Vec<&'static Action> {
+fn of_this_phase(
+    args: &RunArgs,
+    possible: &[&'static Action],
+    rng: &mut SplitMix64,
+) -> Vec<&'static Action> {
     let kept = |action: &&&'static Action| {
         let chance = rng.in_range(1, 3) <= KEPT_OF_THREE;
         chance || !args.only.is_empty() || ALWAYS.contains(&action.name)
@@ -212,8 +229,12 @@ fn of_this_phase(args: &RunArgs, possible: &[&'static Action], rng: &mut SplitMi
 
 fn torture(args: &RunArgs) -> Result<bool> {
     let since = Instant::now();
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seed = args.seed.unwrap_or_else(|| SplitMix64::new(unix.as_nanos() as u64).next_u64() >> 32);
+    let unix = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let seed = args
+        .seed
+        .unwrap_or_else(|| SplitMix64::new(unix.as_nanos() as u64).next_u64() >> 32);
     println!("seed {seed}");
     let world = prepare(args, seed)?;
     let mut result = TortureResult {
@@ -225,7 +246,11 @@ fn torture(args: &RunArgs) -> Result<bool> {
         unix_time: unix.as_secs(),
         ..TortureResult::default()
     };
-    println!("kernel {}, checkers: {}", result.kernel, result.checkers.join(", "));
+    println!(
+        "kernel {}, checkers: {}",
+        result.kernel,
+        result.checkers.join(", ")
+    );
     let possible = choose(args, &world, &mut result)?;
     let leaks = state::has_leak_detector(&world.host);
     if leaks {
@@ -233,7 +258,9 @@ fn torture(args: &RunArgs) -> Result<bool> {
     }
     let mut rng = SplitMix64::new(seed);
     for number in 1.. {
-        let over = args.time.map_or(number > args.phases, |time| since.elapsed() >= time);
+        let over = args
+            .time
+            .map_or(number > args.phases, |time| since.elapsed() >= time);
         if over || !result.failures.is_empty() {
             break;
         }
@@ -264,7 +291,9 @@ fn torture(args: &RunArgs) -> Result<bool> {
 }
 
 fn write(args: &RunArgs, result: &TortureResult) -> Result<()> {
-    args.json.as_deref().map_or(Ok(()), |path| result.write(path))
+    args.json
+        .as_deref()
+        .map_or(Ok(()), |path| result.write(path))
 }
 
 fn book(result: &mut TortureResult, ended: Ended) {
@@ -281,7 +310,11 @@ fn book(result: &mut TortureResult, ended: Ended) {
 /// A line for each phase, and everything that is known about one that failed.
 fn tell(phase: &Phase, ended: &Ended, took: Duration) {
     let done: u64 = ended.actions.values().map(|count| count.done).sum();
-    let refused: u64 = ended.actions.values().map(|count| count.refused_total()).sum();
+    let refused: u64 = ended
+        .actions
+        .values()
+        .map(|count| count.refused_total())
+        .sum();
     let sent: u64 = ended.counts.iter().map(|count| count.sent).sum();
     let lost: u64 = ended.counts.iter().map(|count| count.lost()).sum();
     println!(
@@ -293,9 +326,15 @@ fn tell(phase: &Phase, ended: &Ended, took: Duration) {
     if ended.failures.is_empty() {
         return;
     }
-    println!("FAILED in phase {}, whose seed is {}", phase.number, phase.seed);
+    println!(
+        "FAILED in phase {}, whose seed is {}",
+        phase.number, phase.seed
+    );
     ended.failures.iter().for_each(|why| println!("  {why}"));
-    ended.complaints.iter().for_each(|line| println!("  kernel: {line}"));
+    ended
+        .complaints
+        .iter()
+        .for_each(|line| println!("  kernel: {line}"));
     println!("the last actions, seconds after the start of the phase:");
     ended.recent.iter().for_each(|line| println!("  {line}"));
 }
@@ -308,7 +347,10 @@ fn sum_up(result: &TortureResult) {
             println!("    {times} times: {reason}");
         }
     }
-    println!("{:<10} {:>9} {:>9} {:>5} {:>9} {:>9}", "path", "sent", "received", "lost", "overtaken", "not taken");
+    println!(
+        "{:<10} {:>9} {:>9} {:>5} {:>9} {:>9}",
+        "path", "sent", "received", "lost", "overtaken", "not taken"
+    );
     for (name, count) in &result.paths {
         println!(
             "{name:<10} {:>9} {:>9} {:>5} {:>9} {:>9}",
@@ -320,6 +362,9 @@ fn sum_up(result: &TortureResult) {
     }
     match result.failures.is_empty() {
         true => println!("seed {}: {} phases clean", result.seed, result.phases_clean),
-        false => println!("seed {}: FAILED after {} clean phases", result.seed, result.phases_clean),
+        false => println!(
+            "seed {}: FAILED after {} clean phases",
+            result.seed, result.phases_clean
+        ),
     }
 }

@@ -104,7 +104,10 @@ impl Log {
         if recent.len() == RECENT_MAX {
             recent.pop_front();
         }
-        recent.push_back(format!("{:8.3} {words}", self.since.elapsed().as_secs_f64()));
+        recent.push_back(format!(
+            "{:8.3} {words}",
+            self.since.elapsed().as_secs_f64()
+        ));
     }
 
     fn fail(&self, why: String) {
@@ -137,7 +140,11 @@ pub fn run(world: &World, phase: &Phase) -> Result<Ended> {
     ended.failures.append(&mut lock(&log.failures));
     let drops = drops::between(&before, &drops::read(&world.host)?);
     let found = judge(&world.traffic.counts(), &drops);
-    ended.failures.extend(found.into_iter().map(|why| format!("before the undo: {why}")));
+    ended.failures.extend(
+        found
+            .into_iter()
+            .map(|why| format!("before the undo: {why}")),
+    );
 
     world.traffic.resume_all();
     log.tell("undo");
@@ -145,7 +152,9 @@ pub fn run(world: &World, phase: &Phase) -> Result<Ended> {
         ended.failures.push(format!("the undo failed: {error}"));
     }
     if !world.traffic.wait_for(ALIVE_PACKETS, ALIVE_LIMIT) {
-        ended.failures.push("a path took no packets after the undo".into());
+        ended
+            .failures
+            .push("a path took no packets after the undo".into());
     }
     world.traffic.pause_all();
     ended.counts = world.traffic.counts();
@@ -153,8 +162,13 @@ pub fn run(world: &World, phase: &Phase) -> Result<Ended> {
     ended.failures.extend(judge(&ended.counts, &ended.drops));
     ended.failures.extend(probe_cpus(world));
     let now = state::snapshot(&world.host)?;
-    ended.failures.extend(state::differences(&world.baseline, &now));
-    let went = ended.actions.get("cpu-offline").is_some_and(|count| count.done > 0);
+    ended
+        .failures
+        .extend(state::differences(&world.baseline, &now));
+    let went = ended
+        .actions
+        .get("cpu-offline")
+        .is_some_and(|count| count.done > 0);
     ended.complaints = state::complaints(&mut mark, went);
     ended.complaints.truncate(COMPLAINTS_SHOWN);
     if !ended.complaints.is_empty() {
@@ -183,9 +197,14 @@ fn act(world: &World, phase: &Phase, log: &Log) -> BTreeMap<String, ActionCount>
         }
         for thread in threads {
             match thread.join() {
-                Ok(done) => done.into_iter().for_each(|(name, count): (String, ActionCount)| {
-                    counts.entry(name).or_insert_with(ActionCount::default).add(&count);
-                }),
+                Ok(done) => done
+                    .into_iter()
+                    .for_each(|(name, count): (String, ActionCount)| {
+                        counts
+                            .entry(name)
+                            .or_insert_with(ActionCount::default)
+                            .add(&count);
+                    }),
                 Err(_) => log.fail("a thread of the torture panicked".into()),
             }
         }
@@ -206,7 +225,9 @@ fn watch(world: &World, phase: &Phase, log: &Log) {
         phase.seed,
         STUCK_LIMIT.as_secs()
     );
-    lock(&log.recent).iter().for_each(|line| println!("  {line}"));
+    lock(&log.recent)
+        .iter()
+        .for_each(|line| println!("  {line}"));
     for key in ["w", "l"] {
         // Whoever reads the kernel's log sees where everything waits; nothing else can be done here.
         let _ = world.host.write("proc/sysrq-trigger", key);
@@ -230,7 +251,9 @@ fn work(
         .collect();
     let mut counts: BTreeMap<String, ActionCount> = BTreeMap::new();
     while Instant::now() < end && !log.stop.load(Ordering::SeqCst) {
-        let Some(action) = pick(&mine, &mut rng) else { break };
+        let Some(action) = pick(&mine, &mut rng) else {
+            break;
+        };
         lock(&log.busy).insert(action.name, Instant::now());
         log.tell(action.name);
         let outcome = (action.act)(world, &mut rng);
@@ -307,7 +330,10 @@ fn judge(counts: &[FlowCount], drops: &Drops) -> Vec<String> {
         for (number, what) in [
             (account.duplicated, "came twice"),
             (account.foreign, "are damaged, or of another phase or flow"),
-            (u64::from(account.is_beyond(count.sent)), "came without being sent"),
+            (
+                u64::from(account.is_beyond(count.sent)),
+                "came without being sent",
+            ),
         ] {
             if number > 0 {
                 found.push(format!("{}: {number} packets {what}", count.name));
@@ -338,7 +364,9 @@ fn probe_cpus(world: &World) -> Vec<String> {
 fn probe_here() -> Result<()> {
     let failed = |e| Error::sys("send over lo and receive it", e);
     let receiver = UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
-    receiver.set_read_timeout(Some(PROBE_LIMIT)).map_err(failed)?;
+    receiver
+        .set_read_timeout(Some(PROBE_LIMIT))
+        .map_err(failed)?;
     let to = receiver.local_addr().map_err(failed)?;
     let sender = UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
     for number in 0..PROBES {
@@ -346,7 +374,10 @@ fn probe_here() -> Result<()> {
         let mut byte = [0];
         receiver.recv(&mut byte).map_err(failed)?;
         if usize::from(byte[0]) != number {
-            return Err(Error::Invalid(format!("{} came instead of {number}", byte[0])));
+            return Err(Error::Invalid(format!(
+                "{} came instead of {number}",
+                byte[0]
+            )));
         }
     }
     Ok(())
@@ -383,16 +414,25 @@ mod tests {
         assert!(judge(&[count(100, 0..100)], &none).is_empty());
         let gap = || count(100, (0..100).filter(|&seq| seq != 40));
         let found = judge(&[gap()], &none);
-        assert!(found[0].contains("1 packets are missing") && found[0].contains("40-40"), "{found:?}");
+        assert!(
+            found[0].contains("1 packets are missing") && found[0].contains("40-40"),
+            "{found:?}"
+        );
         assert!(judge(&[gap()], &one).is_empty());
         assert_eq!(judge(&[count(100, 0..100)], &one).len(), 1);
     }
 
     #[test]
     fn what_comes_twice_or_was_not_sent_is_wrong() {
-        assert_eq!(judge(&[count(10, (0..10).chain([3]))], &Drops::new()).len(), 1);
+        assert_eq!(
+            judge(&[count(10, (0..10).chain([3]))], &Drops::new()).len(),
+            1
+        );
         let beyond = judge(&[count(10, 0..11)], &Drops::new());
-        assert!(beyond.iter().any(|why| why.contains("without being sent")), "{beyond:?}");
+        assert!(
+            beyond.iter().any(|why| why.contains("without being sent")),
+            "{beyond:?}"
+        );
     }
 
     #[test]
@@ -402,12 +442,18 @@ mod tests {
         let mut rng = SplitMix64::new(5);
         let mut picked: BTreeMap<&str, u64> = BTreeMap::new();
         for _ in 0..total * 200 {
-            *picked.entry(pick(&all, &mut rng).unwrap().name).or_default() += 1;
+            *picked
+                .entry(pick(&all, &mut rng).unwrap().name)
+                .or_default() += 1;
         }
         for action in &all {
             let share = picked.get(action.name).copied().unwrap_or(0);
             let wanted = action.weight * 200;
-            assert!(share > wanted / 2 && share < wanted * 2, "{}: {share} of {wanted}", action.name);
+            assert!(
+                share > wanted / 2 && share < wanted * 2,
+                "{}: {share} of {wanted}",
+                action.name
+            );
         }
         assert!(pick(&[], &mut rng).is_none());
     }

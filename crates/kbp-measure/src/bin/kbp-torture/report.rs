@@ -84,7 +84,10 @@ fn action_table(text: &mut String, actions: &BTreeMap<String, ActionCount>) {
     text.push_str("\n## Actions, all runs\n\n| action | done | refused |\n|---|---|---|\n");
     for (name, count) in actions {
         let refused = count.refused_total();
-        line(text, format_args!("| {name} | {} | {refused} |", count.done));
+        line(
+            text,
+            format_args!("| {name} | {} | {refused} |", count.done),
+        );
     }
 }
 
@@ -111,7 +114,11 @@ fn path_table(text: &mut String, paths: &BTreeMap<String, PathCount>) {
 }
 
 fn drop_table(text: &mut String, results: &[TortureResult]) {
-    let drops = sum(results, |result| &result.drops, |total, count| *total += count);
+    let drops = sum(
+        results,
+        |result| &result.drops,
+        |total, count| *total += count,
+    );
     text.push_str("\n## Counted as dropped, all runs\n\n");
     if drops.is_empty() {
         text.push_str("Nothing.\n");
@@ -127,7 +134,10 @@ fn refusals(text: &mut String, actions: &BTreeMap<String, ActionCount>) {
     text.push_str("\n## Why actions were refused\n\nN stands for any number.\n\n");
     for (name, count) in actions {
         if let Some(reason) = &count.not_possible {
-            line(text, format_args!("* {name}: not possible on some of these machines: {reason}"));
+            line(
+                text,
+                format_args!("* {name}: not possible on some of these machines: {reason}"),
+            );
         }
         let mut reasons: Vec<(&String, &u64)> = count.refused.iter().collect();
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -64,6 +64,8 @@ const COMPLAINTS: &[&str] = &[
     "DEBUG_LOCKS_WARN_ON",
     "sleeping function called",
     "scheduling while atomic",
+    "leaked reference",
+    "to become free. Usage count",
     LATE_SOFTIRQ,
 ];
 /// What kmemleak says at its start and when it was told to scan.
@@ -220,7 +222,9 @@ pub fn checkers(host: &Host) -> Result<Vec<String>> {
     ];
     let names: Vec<&str> = SYMBOLS.iter().map(|(symbol, _)| *symbol).collect();
     let found = host.symbols(&names).map_err(kbp_core::Error::from)?;
-    let there = SYMBOLS.iter().filter(|(symbol, _)| found.contains_key(*symbol));
+    let there = SYMBOLS
+        .iter()
+        .filter(|(symbol, _)| found.contains_key(*symbol));
     let mut checkers: Vec<String> = there.map(|(_, name)| (*name).to_owned()).collect();
     // The function is in every kernel; its switch is not.
     if !host.exists("sys/kernel/debug/failslab") {

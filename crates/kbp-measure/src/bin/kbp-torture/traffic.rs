@@ -114,7 +114,13 @@ impl Traffic {
     ///
     /// # Errors
     /// When a socket or a thread can't be made.
-    pub fn start(flows: Vec<Flow>, paths: usize, rate_pps: u64, cpus: &CpuList, seed: u64) -> Result<Self> {
+    pub fn start(
+        flows: Vec<Flow>,
+        paths: usize,
+        rate_pps: u64,
+        cpus: &CpuList,
+        seed: u64,
+    ) -> Result<Self> {
         let state = |flow| FlowState {
             flow,
             sent: AtomicU64::new(0),
@@ -234,7 +240,11 @@ impl Traffic {
         };
         let (before, since) = (sent(), Instant::now());
         while since.elapsed() < limit {
-            if sent().iter().zip(&before).all(|(now, before)| now - before >= packets) {
+            if sent()
+                .iter()
+                .zip(&before)
+                .all(|(now, before)| now - before >= packets)
+            {
                 return true;
             }
             sleep(LOOK_EVERY);
@@ -323,7 +333,9 @@ fn send(shared: &Shared, end: End, socket: &UdpSocket, rate_pps: u64, seed: u64)
                 (0..burst).for_each(|_| send_one(shared, number, state, socket, &mut buffer));
             }
         }
-        sleep(Duration::from_micros(rng.in_range(mean_burst_us / 2, mean_burst_us * 3 / 2)));
+        sleep(Duration::from_micros(
+            rng.in_range(mean_burst_us / 2, mean_burst_us * 3 / 2),
+        ));
     }
 }
 

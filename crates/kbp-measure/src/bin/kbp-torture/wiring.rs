@@ -223,7 +223,9 @@ fn batch(netns: Option<&str>, lines: &[String]) -> Result<()> {
             .write_all(text.as_bytes())
             .map_err(|e| failed(e.to_string()))?;
     }
-    let output = child.wait_with_output().map_err(|e| failed(e.to_string()))?;
+    let output = child
+        .wait_with_output()
+        .map_err(|e| failed(e.to_string()))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(failed(
@@ -314,11 +316,18 @@ impl Wiring {
         for end in [End::Here, End::There] {
             let mut lines = Vec::new();
             if end == End::Here {
-                lines.extend(kind.ports.iter().map(|port| format!("link set dev {port} up")));
+                lines.extend(
+                    kind.ports
+                        .iter()
+                        .map(|port| format!("link set dev {port} up")),
+                );
             }
             for segment in kind.segments {
                 let (name, peer) = (segment.name(end), other(end));
-                lines.push(format!("address replace {}/24 dev {name}", segment.address(end)));
+                lines.push(format!(
+                    "address replace {}/24 dev {name}",
+                    segment.address(end)
+                ));
                 lines.push(format!("link set dev {name} up"));
                 lines.push(format!(
                     "neighbour replace {} lladdr {} dev {name} nud permanent",
@@ -351,7 +360,9 @@ fn other(end: End) -> End {
 
 /// Without a lower interface, so that it outlives what happens to that.
 fn tunnel(name: &str, local: u8, remote: u8) -> String {
-    format!("link add {name} type vxlan id 7 local 10.9.4.{local} remote 10.9.4.{remote} dstport 4789")
+    format!(
+        "link add {name} type vxlan id 7 local 10.9.4.{local} remote 10.9.4.{remote} dstport 4789"
+    )
 }
 
 /// A veth has NAPI instances while it merges what it receives, for what its peer sends without segmentation.

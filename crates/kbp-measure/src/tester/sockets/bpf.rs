@@ -84,10 +84,7 @@ pub fn attach(dev: &str, hook: Hook, socket: &OwnedFd) -> Result<Attached> {
 /// # Errors
 /// As for [`attach`].
 pub fn attach_pass(dev: &str, hook: Hook) -> Result<Attached> {
-    let pass = [
-        insn(MOVE_VALUE, 0, 0, 0, XDP_PASS),
-        insn(EXIT, 0, 0, 0, 0),
-    ];
+    let pass = [insn(MOVE_VALUE, 0, 0, 0, XDP_PASS), insn(EXIT, 0, 0, 0, 0)];
     Ok(Attached {
         _link: link_to(dev, hook, &pass)?,
         _map: None,
@@ -95,8 +92,7 @@ pub fn attach_pass(dev: &str, hook: Hook) -> Result<Attached> {
 }
 
 fn link_to(dev: &str, hook: Hook, program: &[Insn]) -> Result<OwnedFd> {
-    let program =
-        load(program).map_err(|e| Error::sys("load the XDP program with bpf(2)", e))?;
+    let program = load(program).map_err(|e| Error::sys("load the XDP program with bpf(2)", e))?;
     let attribute = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
         target_ifindex: link::index(dev)?,

@@ -89,9 +89,7 @@ fn act(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let failed = failed?;
     match (answer, failed) {
         (Ok(()), true) => Ok(Outcome::Done),
-        (Err(error), true) if is_lost(&error) => {
-            Err(kbp_core::Error::from(error).into())
-        }
+        (Err(error), true) if is_lost(&error) => Err(kbp_core::Error::from(error).into()),
         (Err(_), true) => Ok(Outcome::Done),
         (_, false) => Ok(Outcome::Refused(
             "the request needed fewer allocations than the one that was to fail".into(),

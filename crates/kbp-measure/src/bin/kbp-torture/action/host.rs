@@ -117,12 +117,17 @@ fn other_patch(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
         Ok(()) => {}
         // Ours is in its transition just now.
         Err(Errno::EBUSY) => {
-            return Ok(Outcome::Refused("another live patch is in transition".into()))
+            return Ok(Outcome::Refused(
+                "another live patch is in transition".into(),
+            ))
         }
         Err(errno) => return Err(Error::file("load", &world.otherpatch, errno.into())),
     }
     wait_until(&world.host, true)?;
-    let text = world.host.read("proc/cmdline").map_err(kbp_core::Error::from)?;
+    let text = world
+        .host
+        .read("proc/cmdline")
+        .map_err(kbp_core::Error::from)?;
     if !text.starts_with(OTHER_TEXT) {
         return Err(Error::Invalid(format!(
             "the other live patch is enabled, and /proc/cmdline is still '{}'",
@@ -167,7 +172,9 @@ fn wait_until(host: &Host, enabled: bool) -> Result<()> {
             return Ok(());
         }
         if since.elapsed() > TRANSITION_LIMIT {
-            let blocking = host.blocking_tasks(enabled).map_err(kbp_core::Error::from)?;
+            let blocking = host
+                .blocking_tasks(enabled)
+                .map_err(kbp_core::Error::from)?;
             let names: Vec<String> = blocking.iter().map(ToString::to_string).collect();
             return Err(Error::Invalid(format!(
                 "the transition of the other live patch takes more than {} s; what blocks it: {}",

@@ -66,12 +66,18 @@ fn pause(rng: &mut SplitMix64) {
 /// A random interface of an end; the cards, which take seconds to find each other again, less often.
 fn random_interface(rng: &mut SplitMix64, end: End) -> (usize, &'static str) {
     let mut choice = interfaces(end);
-    choice.extend(interfaces(end).into_iter().filter(|(number, _)| *number != path("nic")));
+    choice.extend(
+        interfaces(end)
+            .into_iter()
+            .filter(|(number, _)| *number != path("nic")),
+    );
     one_of(rng, &choice).copied().unwrap_or((0, "eth0"))
 }
 
 fn flap(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
-    let end = one_of(rng, &[End::Here, End::There]).copied().unwrap_or(End::Here);
+    let end = one_of(rng, &[End::Here, End::There])
+        .copied()
+        .unwrap_or(End::Here);
     let (number, name) = random_interface(rng, end);
     let _hold = world.traffic.hold(&[number]);
     run(netns(end), "ip", &format!("link set dev {name} down"))?;
@@ -117,14 +123,22 @@ fn move_away(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let (kind, name) = one_of(rng, &choice).copied().unwrap_or(choice[0]);
     let number = path(kind);
     let _hold = world.traffic.hold(&[number]);
-    run(None, "ip", &format!("link set dev {name} netns {ELSEWHERE}"))?;
+    run(
+        None,
+        "ip",
+        &format!("link set dev {name} netns {ELSEWHERE}"),
+    )?;
     pause(rng);
     if rng.in_range(0, 1) == 1 {
         run(Some(ELSEWHERE), "ip", &format!("link set dev {name} up"))?;
         pause(rng);
     }
     let own = std::process::id();
-    run(Some(ELSEWHERE), "ip", &format!("link set dev {name} netns {own}"))?;
+    run(
+        Some(ELSEWHERE),
+        "ip",
+        &format!("link set dev {name} netns {own}"),
+    )?;
     world.wiring.repair(number)?;
     Ok(Outcome::Done)
 }
@@ -141,7 +155,10 @@ fn can_change(name: &str) -> std::result::Result<(), String> {
 fn queues(world: &World, rng: &mut SplitMix64, choice: &[&str]) -> Result<Outcome> {
     let name = one_of(rng, choice).copied().unwrap_or(choice[0]);
     let of = interfaces(End::Here);
-    let number = of.iter().find(|(_, other)| *other == name).map_or(0, |(number, _)| *number);
+    let number = of
+        .iter()
+        .find(|(_, other)| *other == name)
+        .map_or(0, |(number, _)| *number);
     let core = |e| Error::Core(kbp_core::Error::Host(e));
     let _hold = world.traffic.hold(&[number]);
     let before = channels(name).map_err(core)?;

@@ -182,10 +182,7 @@ mod tests {
 
     #[test]
     fn equal_reasons_are_told_the_same() {
-        assert_eq!(
-            reason("CPU 2 has 17 of 300"),
-            reason("CPU 13 has 4 of 1")
-        );
+        assert_eq!(reason("CPU 2 has 17 of 300"), reason("CPU 13 has 4 of 1"));
         assert_eq!(reason("no"), "no");
     }
 }

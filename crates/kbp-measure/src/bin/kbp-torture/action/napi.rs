@@ -214,7 +214,10 @@ fn rps(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
         }
         let file = rps_file("tr0", queue);
         if world.host.exists(&file) {
-            world.host.write(&file, &format!("{mask:x}")).map_err(core)?;
+            world
+                .host
+                .write(&file, &format!("{mask:x}"))
+                .map_err(core)?;
         }
     }
     pause(rng);

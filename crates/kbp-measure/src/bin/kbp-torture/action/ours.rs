@@ -162,7 +162,10 @@ fn modes() -> Vec<Mode> {
 }
 
 fn random_attach(world: &World, rng: &mut SplitMix64) -> Result<AttachRequest> {
-    let mut names = world.host.interface_names().map_err(kbp_core::Error::from)?;
+    let mut names = world
+        .host
+        .interface_names()
+        .map_err(kbp_core::Error::from)?;
     // The card and the veth with instances of its own are what can be attached everywhere; the others are refused, or
     // not, by what they are.
     for name in ["eth0", "tn0"] {
@@ -266,7 +269,9 @@ fn backlog_flip(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let mut client = client_or_refused!();
     let mut last = Outcome::Refused("no flip".into());
     for _ in 0..rng.in_range(2, 12) {
-        let to = one_of(rng, Backlog::ALL).copied().unwrap_or(Backlog::Softirq);
+        let to = one_of(rng, Backlog::ALL)
+            .copied()
+            .unwrap_or(Backlog::Softirq);
         last = judge(client.poller_set_backlog(cpu, to).map_err(Into::into))?;
     }
     Ok(last)
