@@ -82,7 +82,7 @@ test-kernels: build
 # Torture: one machine after the other; a seed is chosen, and printed, where SEED names none.
 TORTURE		= $(OUT)/torture
 TORTURE_KERNELS	?= 6.1 6.12 7.3
-TORTURE_PHASES	?= 5
+TORTURE_PHASES	?= 3
 TORTURE_SECONDS	?= 20
 TORTURE_RESULTS	= $(sort $(wildcard $(TORTURE)/*/torture.json))
 HOURS		?= 2

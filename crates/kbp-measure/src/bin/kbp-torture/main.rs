@@ -340,9 +340,17 @@ fn tell(phase: &Phase, ended: &Ended, took: Duration) {
 }
 
 fn sum_up(result: &TortureResult) {
-    println!("{:<15} {:>7} {:>8}", "action", "done", "refused");
+    println!(
+        "{:<15} {:>7} {:>8} {:>11}",
+        "action", "done", "refused", "longest, ms"
+    );
     for (name, count) in &result.actions {
-        println!("{name:<15} {:>7} {:>8}", count.done, count.refused_total());
+        println!(
+            "{name:<15} {:>7} {:>8} {:>11}",
+            count.done,
+            count.refused_total(),
+            count.longest_ms
+        );
         for (reason, times) in &count.refused {
             println!("    {times} times: {reason}");
         }

@@ -254,11 +254,13 @@ fn work(
         let Some(action) = pick(&mine, &mut rng) else {
             break;
         };
-        lock(&log.busy).insert(action.name, Instant::now());
+        let since = Instant::now();
+        lock(&log.busy).insert(action.name, since);
         log.tell(action.name);
         let outcome = (action.act)(world, &mut rng);
         lock(&log.busy).remove(action.name);
         let count = counts.entry(action.name.into()).or_default();
+        count.longest_ms = count.longest_ms.max(since.elapsed().as_millis() as u64);
         match outcome {
             Ok(Outcome::Done) => count.done += 1,
             Ok(Outcome::Refused(reason)) => {

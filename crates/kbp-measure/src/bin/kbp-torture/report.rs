@@ -81,7 +81,9 @@ fn runs(text: &mut String, results: &[TortureResult]) {
 }
 
 fn action_table(text: &mut String, actions: &BTreeMap<String, ActionCount>) {
-    text.push_str("\n## Actions, all runs\n\n| action | done | refused |\n|---|---|---|\n");
+    text.push_str(
+        "\n## Actions, all runs\n\n| action | done | refused | longest, ms |\n|---|---|---|---|\n",
+    );
     for (name, count) in actions {
         let refused = count.refused_total();
         line(
@@ -175,6 +177,7 @@ mod tests {
                 "attach".to_string(),
                 ActionCount {
                     done,
+                    longest_ms: 10 * done,
                     refused: [("why".to_string(), 2)].into(),
                     not_possible: None,
                 },
@@ -194,7 +197,7 @@ mod tests {
         };
         let text = page(&[run(3, &[]), run(4, &["a packet is missing"])]);
         for part in [
-            "| attach | 7 | 4 |",
+            "| attach | 7 | 4 | 40 |",
             "| lo | 20 | 20 | 0 | 0 | 0 | 0 |",
             "* attach, 4 times: why",
             "| clean |",

@@ -55,6 +55,9 @@ pub struct TortureResult {
 pub struct ActionCount {
     /// Times that it was done.
     pub done: u64,
+    /// The longest that one took, milliseconds.
+    #[serde(default)]
+    pub longest_ms: u64,
     /// Times that it was refused, by reason.
     pub refused: BTreeMap<String, u64>,
     /// Why it is not possible on this machine, if it is not.
@@ -88,6 +91,7 @@ impl ActionCount {
     /// Adds what another thread, phase or run did.
     pub fn add(&mut self, other: &Self) {
         self.done += other.done;
+        self.longest_ms = self.longest_ms.max(other.longest_ms);
         for (reason, count) in &other.refused {
             *self.refused.entry(reason.clone()).or_default() += count;
         }

@@ -18,8 +18,8 @@ use super::ours::{random_poller, undo_all};
 use super::{one_of, Action, Outcome, Worker, World};
 
 const FAIL_NTH: &str = "/proc/thread-self/fail-nth";
-/// Requests make a few dozen allocations at most.
-const NTH_MAX: u64 = 40;
+/// Most requests make about a dozen allocations.
+const NTH_MAX: u64 = 16;
 /// How the injection is set up: quietly, and for allocations that could wait too.
 const SETTINGS: &[(&str, &str)] = &[
     ("failslab/verbose", "0"),

@@ -57,6 +57,8 @@ pub const OTHER_PATCH: Action = Action {
 const OTHER: &str = "otherpatch";
 /// What /proc/cmdline begins with while it is enabled.
 const OTHER_TEXT: &str = "otherpatch: ";
+/// A transition that takes longer is told, with what blocks it.
+const SLOW: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 fn online(cpu: u32) -> String {
@@ -162,6 +164,7 @@ fn disable(host: &Host) -> Result<()> {
 
 fn wait_until(host: &Host, enabled: bool) -> Result<()> {
     let since = Instant::now();
+    let mut told = false;
     loop {
         let patch = host.livepatch(OTHER).map_err(kbp_core::Error::from)?;
         let is_over = match &patch {
@@ -171,19 +174,34 @@ fn wait_until(host: &Host, enabled: bool) -> Result<()> {
         if is_over {
             return Ok(());
         }
+        if !told && since.elapsed() > SLOW {
+            told = true;
+            println!(
+                "note: the transition of the other live patch is slow: {}",
+                blocking(host, enabled)?
+            );
+        }
         if since.elapsed() > TRANSITION_LIMIT {
-            let blocking = host
-                .blocking_tasks(enabled)
-                .map_err(kbp_core::Error::from)?;
-            let names: Vec<String> = blocking.iter().map(ToString::to_string).collect();
             return Err(Error::Invalid(format!(
-                "the transition of the other live patch takes more than {} s; what blocks it: {}",
+                "the transition of the other live patch takes more than {} s: {}",
                 TRANSITION_LIMIT.as_secs(),
-                names.join(", ")
+                blocking(host, enabled)?
             )));
         }
         sleep(LOOK_EVERY);
     }
+}
+
+/// The tasks that have not gone over, with what they do.
+fn blocking(host: &Host, enabled: bool) -> Result<String> {
+    let tasks = host
+        .blocking_tasks(enabled)
+        .map_err(kbp_core::Error::from)?;
+    if tasks.is_empty() {
+        return Ok("no task of /proc blocks it, so a CPU that idles does".into());
+    }
+    let names: Vec<String> = tasks.iter().map(ToString::to_string).collect();
+    Ok(format!("blocked by {}", names.join(", ")))
 }
 
 /// The kernel lets go of the module a little after the end of the transition.
