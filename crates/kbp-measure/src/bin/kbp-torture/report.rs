@@ -85,10 +85,10 @@ fn action_table(text: &mut String, actions: &BTreeMap<String, ActionCount>) {
         "\n## Actions, all runs\n\n| action | done | refused | longest, ms |\n|---|---|---|---|\n",
     );
     for (name, count) in actions {
-        let refused = count.refused_total();
+        let (done, refused, longest_ms) = (count.done, count.refused_total(), count.longest_ms);
         line(
             text,
-            format_args!("| {name} | {} | {refused} |", count.done),
+            format_args!("| {name} | {done} | {refused} | {longest_ms} |"),
         );
     }
 }
