@@ -230,6 +230,11 @@ pub fn checkers(host: &Host) -> Result<Vec<String>> {
     if !host.exists("sys/kernel/debug/failslab") {
         checkers.retain(|name| name != "failslab");
     }
+    // Debian builds KFENCE in and leaves it off.
+    let interval = host.read_optional("sys/module/kfence/parameters/sample_interval");
+    if interval.ok().flatten().is_none_or(|text| text == "0") {
+        checkers.retain(|name| name != "KFENCE");
+    }
     Ok(checkers)
 }
 
