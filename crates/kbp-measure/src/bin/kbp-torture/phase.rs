@@ -7,7 +7,7 @@
 //!
 //! Not here: what the actions do ([`crate::action`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,8 @@ const RECENT_MAX: usize = 30;
 const PAUSE_MS_MAX: u64 = 250;
 /// An action that takes longer hangs.
 const STUCK_LIMIT: Duration = Duration::from_secs(420);
+/// Of one that takes longer it is told where it waits.
+const SLOW_LIMIT: Duration = Duration::from_secs(15);
 /// Packets that every flow has to carry after the undo.
 const ALIVE_PACKETS: u64 = 20;
 const ALIVE_LIMIT: Duration = Duration::from_secs(60);
@@ -80,6 +82,7 @@ struct Log {
     since: Instant,
     recent: Mutex<VecDeque<String>>,
     busy: Mutex<BTreeMap<&'static str, Instant>>,
+    slow: Mutex<BTreeSet<(&'static str, Instant)>>,
     failures: Mutex<Vec<String>>,
     stop: AtomicBool,
 }
@@ -94,6 +97,7 @@ impl Log {
             since: Instant::now(),
             recent: Mutex::default(),
             busy: Mutex::default(),
+            slow: Mutex::default(),
             failures: Mutex::default(),
             stop: AtomicBool::new(false),
         }
@@ -193,6 +197,7 @@ fn act(world: &World, phase: &Phase, log: &Log) -> BTreeMap<String, ActionCount>
         ];
         while !threads.iter().all(|thread| thread.is_finished()) {
             sleep(Duration::from_millis(50));
+            note_slow(world, log);
             watch(world, phase, log);
         }
         for thread in threads {
@@ -210,6 +215,38 @@ fn act(world: &World, phase: &Phase, log: &Log) -> BTreeMap<String, ActionCount>
         }
     });
     counts
+}
+
+/// Says once of an action that is slow where each thread of ours waits in the kernel.
+fn note_slow(world: &World, log: &Log) {
+    let busy = lock(&log.busy).clone();
+    for (name, since) in busy
+        .iter()
+        .filter(|(_, since)| since.elapsed() > SLOW_LIMIT)
+    {
+        if !lock(&log.slow).insert((*name, *since)) {
+            continue;
+        }
+        println!("note: {name} takes more than {} s", SLOW_LIMIT.as_secs());
+        // A thread that ended meanwhile has no stack.
+        for tid in world.host.list("proc/self/task").unwrap_or_default() {
+            let stack = world.host.read(&format!("proc/self/task/{tid}/stack"));
+            let frames: Vec<String> = stack
+                .unwrap_or_default()
+                .lines()
+                .filter_map(|line| {
+                    Some(
+                        line.split_whitespace()
+                            .nth(1)?
+                            .split('+')
+                            .next()?
+                            .to_owned(),
+                    )
+                })
+                .collect();
+            println!("  thread {tid}: {}", frames.join(" < "));
+        }
+    }
 }
 
 /// An action that hangs can't be ended, so the program ends with what is known; the kernel's own log gets the stacks.
