@@ -17,7 +17,8 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 # functions that another file or lab_wait_for calls.
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
-.PHONY: help setup setup-test build demo bench results man test test-host test-kernels check-abi lint lint-kmod uapi clean
+.PHONY: help setup setup-test build demo bench results man test test-host test-kernels check-abi lint lint-kmod uapi clean \
+	torture torture-short torture-report lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -27,6 +28,9 @@ help:
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
 	@echo 'make check-abi      kernel images: is what the live patch replaces still all there is? KERNELS=... for some'
+	@echo 'make torture-short  random actions under traffic on: $(TORTURE_KERNELS), and on the debug kernel if it is built'
+	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'
+	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, about 25 minutes'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
 	@echo 'make man            manual pages of kbp and its commands: $(OUT)/man/*.1'
@@ -80,6 +84,33 @@ test-kernels: build
 
 check-abi: build
 	scripts/check-abi.py $(KERNELS:%=--kernel %)
+
+# Torture: one machine after the other; a seed is chosen, and printed, where SEED names none.
+TORTURE		= $(OUT)/torture
+TORTURE_KERNELS	?= 6.1 6.12 7.3
+TORTURE_PHASES	?= 3
+TORTURE_SECONDS	?= 20
+TORTURE_RESULTS	= $(sort $(wildcard $(TORTURE)/*/torture.json))
+HOURS		?= 2
+SEED		?=
+ACTIONS		?=
+
+torture-short: build
+	KBP=$(KBP) scripts/torture.sh $(TORTURE) "$(TORTURE_KERNELS) 6.1-debug?" \
+		--phases $(TORTURE_PHASES) --seconds $(TORTURE_SECONDS) $(SEED:%=--seed %) $(ACTIONS:%=--only %)
+
+torture: KERNEL = 6.1-debug
+torture: build
+	KBP=$(KBP) scripts/torture.sh $(TORTURE) "$(KERNEL)" \
+		--for $(HOURS)h --seconds $(TORTURE_SECONDS) $(SEED:%=--seed %) $(ACTIONS:%=--only %)
+	$(MAKE) torture-report
+
+# The page from the results that are there, without torturing again.
+torture-report: build
+	$(TARGET)/release/kbp-torture report $(TORTURE_RESULTS) -o $(RESULTS)/torture.md
+
+lab-debug-kernel: build
+	$(KBP) lab fetch 6.1-debug
 
 lint:
 	@scripts/setup.sh lint

@@ -75,7 +75,7 @@ lab_dmesg_since() {
 # Fails the test when the kernel complained since the mark.
 lab_dmesg_clean() {
 	lab_complaints=$(lab_dmesg_since | grep -E \
-		'WARNING:|BUG:|BUG |Oops|general protection|Call Trace|rcu.*stall|self-detected stall|soft lockup|hard LOCKUP|hung_task|blocked for more than|INFO: task|possible recursive locking|inconsistent lock state|circular locking|suspicious RCU|KASAN|UBSAN|list_(add|del) corruption|refcount_t:|NETDEV WATCHDOG|Tx Unit Hang')
+		'WARNING:|BUG:|BUG |Oops|general protection|Call Trace|rcu.*stall|self-detected stall|soft lockup|hard LOCKUP|hung_task|blocked for more than|INFO: task|possible recursive locking|inconsistent lock state|circular locking|suspicious RCU|KASAN|UBSAN|list_(add|del) corruption|refcount_t:|NETDEV WATCHDOG|Tx Unit Hang|irq lock inversion|invalid wait context|bad unlock balance|held lock freed|lock held when returning|DEBUG_LOCKS_WARN_ON|sleeping function called|scheduling while atomic|ODEBUG|kobject.*(initialize|tried to)|new suspected memory leaks|INFO: trying to register|leaked reference|waiting for .* to become free')
 	[ -z "$lab_complaints" ] || lab_fail "the kernel complained:
 $lab_complaints"
 }

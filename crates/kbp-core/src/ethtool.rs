@@ -95,6 +95,37 @@ pub fn set_offload(ifname: &str, offload: Offload, on: bool) -> Result<(), HostE
     ask(ifname, "another offload", &mut buffer)
 }
 
+/// `ETHTOOL_GCHANNELS` and the one that sets.
+const CHANNELS: (u32, u32) = (0x3c, 0x3d);
+
+/// How many queues an interface uses, and how many it could (`struct ethtool_channels`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channels {
+    /// Most of them: receive, transmit, other, combined.
+    pub max: [u32; 4],
+    /// Those in use, in the same order.
+    pub count: [u32; 4],
+}
+
+/// The queues of an interface; an error for a driver that does not say.
+pub fn channels(ifname: &str) -> Result<Channels, HostError> {
+    let mut buffer = [0; 9];
+    buffer[0] = CHANNELS.0;
+    ask(ifname, "its queues", &mut buffer)?;
+    let [_, a, b, c, d, e, f, g, h] = buffer;
+    Ok(Channels {
+        max: [a, b, c, d],
+        count: [e, f, g, h],
+    })
+}
+
+/// Uses another number of queues.
+pub fn set_channels(ifname: &str, channels: Channels) -> Result<(), HostError> {
+    let ([a, b, c, d], [e, f, g, h]) = (channels.max, channels.count);
+    let mut buffer = [CHANNELS.1, a, b, c, d, e, f, g, h];
+    ask(ifname, "other numbers of queues", &mut buffer)
+}
+
 fn is_unsupported(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EOPNOTSUPP)
 }

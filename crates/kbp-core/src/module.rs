@@ -174,12 +174,12 @@ pub fn status(host: &Host) -> Result<ModuleStatus, HostError> {
 /// boot loader. As with all parameters, the last one counts.
 pub fn is_switched_off(host: &Host) -> Result<bool, HostError> {
     let cmdline = host.read_optional("proc/cmdline")?.unwrap_or_default();
-    let values = cmdline
+    let mut values = cmdline
         .split_whitespace()
         .filter_map(|word| word.strip_prefix("kbp.enable="));
     // What the kernel takes for "no" in a boolean parameter.
     Ok(values
-        .last()
+        .next_back()
         .is_some_and(|value| matches!(value, "0" | "n" | "N" | "f" | "F" | "off" | "OFF" | "Off")))
 }
 
@@ -204,8 +204,14 @@ pub fn load(
         (false, _) if is_switched_off(host)? => return Err(ModuleError::SwitchedOff),
         (false, _) => {
             let file = path.map_or_else(|| find(host), |path| Ok(path.to_owned()))?;
-            insert_trace(host, &file)?;
-            insert(host, &file, path.is_none())?;
+            let has_brought_trace = insert_trace(host, &file)?;
+            if let Err(error) = insert(host, &file, path.is_none()) {
+                if has_brought_trace {
+                    // What was refused leaves nothing behind; its own error is the one to tell.
+                    let _ = remove_one(TRACE, Instant::now(), 0);
+                }
+                return Err(error);
+            }
             Some(file)
         }
     };
@@ -250,18 +256,18 @@ fn find(host: &Host) -> Result<PathBuf, ModuleError> {
 }
 
 /// The module needs that of its tracepoints, which lies beside it under the same ending. When it
-/// does not, the kernel says so when it refuses the module itself.
-fn insert_trace(host: &Host, module: &Path) -> Result<(), ModuleError> {
+/// does not, the kernel says so when it refuses the module itself. Returns whether it was loaded now.
+fn insert_trace(host: &Host, module: &Path) -> Result<bool, ModuleError> {
     let name = module.file_name().unwrap_or_default().to_string_lossy();
     let Some(ending) = name.strip_prefix(&format!("{NAME}.")) else {
-        return Ok(());
+        return Ok(false);
     };
     let path = module.with_file_name(format!("{TRACE}.{ending}"));
     let loaded = host.exists(&format!("sys/module/{TRACE}"));
     if loaded || !path.is_file() {
-        return Ok(());
+        return Ok(false);
     }
-    insert(host, &path, false)
+    insert(host, &path, false).map(|()| true)
 }
 
 /// Hand a module file to the kernel. `installed` says that modprobe(8) would find it too.

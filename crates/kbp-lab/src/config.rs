@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::error::{Error, IoContext, Result};
+use crate::source::SourceKernel;
 
 /// The whole file.
 #[derive(Debug, Clone, Deserialize)]
@@ -22,6 +23,9 @@ pub struct Config {
     pub compiler: BTreeMap<String, Compiler>,
     /// Kernels by id.
     pub kernel: BTreeMap<String, KernelConfig>,
+    /// Kernels that are built from source, by id.
+    #[serde(default)]
+    pub source: BTreeMap<String, SourceKernel>,
 }
 
 /// What every guest holds.
@@ -98,7 +102,7 @@ impl KernelConfig {
     }
 }
 
-fn default_nic() -> String {
+pub(crate) fn default_nic() -> String {
     "e1000e".into()
 }
 
@@ -132,17 +136,46 @@ impl Config {
                 .check_choice(id)
                 .map_err(|detail| format!("kernel {id}: {detail}"))?;
         }
+        for (id, source) in &config.source {
+            if config.kernel.contains_key(id) {
+                return Err(format!("kernel {id}: there are two of this name"));
+            }
+            if !config.compiler.contains_key(&source.builder) {
+                return Err(format!(
+                    "kernel {id}: there is no [compiler.\"{}\"]",
+                    source.builder
+                ));
+            }
+        }
         Ok(config)
     }
 
-    /// One kernel by its id.
+    /// The compiler and the model of network cards of a kernel, whichever kind it is.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKernel`], with the ids that there are.
+    pub fn compiler_and_nic(&self, id: &str) -> Result<(&str, &str)> {
+        if let Some(source) = self.source.get(id) {
+            return Ok((&source.compiler, &source.nic));
+        }
+        let kernel = self.kernel(id)?;
+        Ok((&kernel.compiler, &kernel.nic))
+    }
+
+    /// One stock kernel by its id.
     ///
     /// # Errors
     /// [`Error::UnknownKernel`], with the ids that there are.
     pub fn kernel(&self, id: &str) -> Result<&KernelConfig> {
         self.kernel.get(id).ok_or_else(|| Error::UnknownKernel {
             id: id.into(),
-            known: self.kernel.keys().cloned().collect::<Vec<_>>().join(", "),
+            known: self
+                .kernel
+                .keys()
+                .chain(self.source.keys())
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", "),
         })
     }
 }

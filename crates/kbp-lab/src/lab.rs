@@ -24,7 +24,7 @@ use crate::root;
 use crate::run::{guest_script, kvm_works, unix_time, Job, MachineSpec, Outcome, Record};
 use crate::snapshot::Snapshot;
 use crate::wire::Wire;
-use crate::{initramfs, kbuild};
+use crate::{initramfs, kbuild, source};
 
 /// The lab: its folder of scripts and its cache.
 #[derive(Debug)]
@@ -104,15 +104,15 @@ impl Lab {
     /// All kernels and their state.
     #[must_use]
     pub fn kernels(&self) -> Vec<KernelState> {
-        let state = |(id, config): (&String, &crate::config::KernelConfig)| {
+        let state = |(id, name): (&String, &String)| {
             let kernel = Kernel::cached(&self.cache, id);
             let made = |compiler| {
                 root::root_path(&self.cache, compiler)
                     .join(".made")
                     .exists()
             };
-            let toolchain = match self.config.compiler.get(&config.compiler) {
-                _ if root::host_has(&config.compiler) => "host",
+            let toolchain = match self.config.compiler.get(name) {
+                _ if root::host_has(name) => "host",
                 Some(compiler) if made(compiler) => "root",
                 _ => "root, not made yet",
             };
@@ -121,12 +121,14 @@ impl Lab {
                 abi: kernel.as_ref().map(|kernel| kernel.abi.clone()),
                 version: kernel.as_ref().map(|kernel| kernel.version.clone()),
                 image: kernel.as_ref().map(|kernel| kernel.image.clone()),
-                compiler: config.compiler.clone(),
+                compiler: name.clone(),
                 toolchain: toolchain.into(),
                 cached: kernel.is_some(),
             }
         };
-        self.config.kernel.iter().map(state).collect()
+        let stock = self.config.kernel.iter().map(|(id, k)| (id, &k.compiler));
+        let built = self.config.source.iter().map(|(id, k)| (id, &k.compiler));
+        stock.chain(built).map(state).collect()
     }
 
     /// Makes sure that a kernel is in the cache; with `refresh`, that it is the newest one.
@@ -134,9 +136,24 @@ impl Lab {
     /// # Errors
     /// Those of apt and of the disk.
     pub fn fetch(&self, id: &str, refresh: bool) -> Result<Kernel> {
+        if let Some(of) = self.config.source.get(id) {
+            return source::fetch(&self.cache, &self.config, &self.dir, id, of, refresh);
+        }
         let config = self.config.kernel(id)?;
         let _lock = self.cache.lock_prepare()?;
         Kernel::fetch(&self.cache, id, config, refresh)
+    }
+
+    /// A kernel for a machine. The caller holds the lock, so one that is built from source has to be there.
+    fn kernel(&self, id: &str) -> Result<Kernel> {
+        if self.config.source.contains_key(id) {
+            return Kernel::cached(&self.cache, id).ok_or_else(|| {
+                Error::Argument(format!(
+                    "the kernel {id} is built from source, which takes long; run `kbp lab fetch {id}` first"
+                ))
+            });
+        }
+        Kernel::fetch(&self.cache, id, self.config.kernel(id)?, false)
     }
 
     /// Makes sure that QEMU, the guest's packages and a kernel's compiler are in the cache.
@@ -144,7 +161,7 @@ impl Lab {
     /// # Errors
     /// Those of apt and of the disk.
     pub fn fetch_tools(&self, id: &str, refresh: bool) -> Result<()> {
-        let config = self.config.kernel(id)?;
+        let (compiler, _) = self.config.compiler_and_nic(id)?;
         let _lock = self.cache.lock_prepare()?;
         Qemu::fetch(&self.cache, refresh)?;
         let guest = &self.config.guest;
@@ -155,7 +172,7 @@ impl Lab {
             &["busybox-static".to_string()],
             refresh,
         )?;
-        root::Toolchain::get(&self.cache, &self.config, &config.compiler).map(|_| ())
+        root::Toolchain::get(&self.cache, &self.config, compiler).map(|_| ())
     }
 
     /// Builds a folder of modules for a kernel and returns the `.ko` files, which are in the cache. `words` are more
@@ -203,15 +220,11 @@ impl Lab {
             Some(script) => guest_script(&self.dir, script)?,
             None => String::new(),
         };
-        let cards = spec.nics.resolve(&self.config.kernel(&spec.kernel)?.nic)?;
+        let (_, nic) = self.config.compiler_and_nic(&spec.kernel)?;
+        let cards = spec.nics.resolve(nic)?;
         let _use = self.cache.lock_use()?;
         let prepare = self.cache.lock_prepare()?;
-        let kernel = Kernel::fetch(
-            &self.cache,
-            &spec.kernel,
-            self.config.kernel(&spec.kernel)?,
-            false,
-        )?;
+        let kernel = self.kernel(&spec.kernel)?;
         let qemu = Qemu::fetch(&self.cache, false)?;
         let payload = self.payload(spec, &kernel, &script)?;
         let has_cards = cards.count > 0 || spec.wire.is_some();

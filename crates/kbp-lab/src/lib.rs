@@ -41,6 +41,7 @@ mod qmp;
 mod root;
 mod run;
 mod snapshot;
+mod source;
 pub mod topo;
 mod wire;
 
@@ -53,3 +54,4 @@ pub use lab::{KernelState, Lab};
 pub use payload::GuestFile;
 pub use qemu::{Accelerator, Nics, NICS_MAX};
 pub use run::{MachineSpec, Outcome, Verdict};
+pub use source::SourceKernel;

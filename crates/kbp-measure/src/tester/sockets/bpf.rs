@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The XDP program of the AF_XDP receiver: frames of our EtherType go to the socket of their
-//! queue, everything else goes on.
+//! queue, everything else goes on. And one that lets everything go on ([`attach_pass`]).
 //!
 //! It is 14 instructions long, so it is written here and loaded with bpf(2); a compiler and
 //! a loader library would be the larger part. It is attached by a BPF link, which the kernel
@@ -62,7 +62,7 @@ const XDP_PASS: i32 = 2;
 #[derive(Debug)]
 pub struct Attached {
     _link: OwnedFd,
-    _map: OwnedFd,
+    _map: Option<OwnedFd>,
 }
 
 /// Puts the program at an interface and `socket` into its map, for queue 0.
@@ -73,19 +73,33 @@ pub fn attach(dev: &str, hook: Hook, socket: &OwnedFd) -> Result<Attached> {
     let failed = |what: &'static str| move |e| Error::sys(what, e);
     let map = create_map().map_err(failed("make a map of AF_XDP sockets with bpf(2)"))?;
     put(&map, socket).map_err(failed("put the AF_XDP socket into its map"))?;
-    let program = load(&program(&map)).map_err(failed("load the XDP program with bpf(2)"))?;
-    let ifindex = link::index(dev)?;
+    Ok(Attached {
+        _link: link_to(dev, hook, &program(&map))?,
+        _map: Some(map),
+    })
+}
+
+/// Puts a program at an interface that lets every frame go on.
+///
+/// # Errors
+/// As for [`attach`].
+pub fn attach_pass(dev: &str, hook: Hook) -> Result<Attached> {
+    let pass = [insn(MOVE_VALUE, 0, 0, 0, XDP_PASS), insn(EXIT, 0, 0, 0, 0)];
+    Ok(Attached {
+        _link: link_to(dev, hook, &pass)?,
+        _map: None,
+    })
+}
+
+fn link_to(dev: &str, hook: Hook, program: &[Insn]) -> Result<OwnedFd> {
+    let program = load(program).map_err(|e| Error::sys("load the XDP program with bpf(2)", e))?;
     let attribute = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
-        target_ifindex: ifindex,
+        target_ifindex: link::index(dev)?,
         attach_type: BPF_XDP,
         flags: hook.flags(),
     };
-    let link = bpf_fd(BPF_LINK_CREATE, &attribute).map_err(|e| hook.refusal(dev, e))?;
-    Ok(Attached {
-        _link: link,
-        _map: map,
-    })
+    bpf_fd(BPF_LINK_CREATE, &attribute).map_err(|e| hook.refusal(dev, e))
 }
 
 #[repr(C)]

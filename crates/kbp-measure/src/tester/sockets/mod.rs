@@ -27,6 +27,7 @@ mod sys;
 mod xdp;
 mod xdp_ring;
 
+pub use bpf::{attach_pass, Attached as XdpProgram, Hook};
 pub use frame::{Account, Stamp, FRAME_LEN_MAX, FRAME_LEN_MIN};
 pub use link::{mac_of_neighbour, Mac};
 pub use rate::{Rates, Sample};
