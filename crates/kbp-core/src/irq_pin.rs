@@ -70,8 +70,7 @@ pub fn pin(
             record.users.insert(user.clone());
             record.set = target.clone();
         }
-        // Where it is right already there is nothing to remember, and nothing to put back.
-        _ if current == target => return Ok(current),
+        // Where it is right already there is nothing to put back; it is remembered so that it is seen when it leaves.
         _ => {
             let record = IrqRecord {
                 name: vector.name.clone(),
@@ -83,6 +82,9 @@ pub fn pin(
         }
     }
     file.save()?;
+    if current == target {
+        return Ok(current);
+    }
     if let Err(error) = host.set_irq_affinity(vector.irq, &target) {
         file.state = before;
         file.save()?;
@@ -135,6 +137,11 @@ fn release_one(
         }));
     }
     let record = record.clone();
+    if record.original == record.set {
+        file.state.irqs.remove(&irq);
+        file.save()?;
+        return Ok(None);
+    }
     let outcome = put_back(host, irq, &record)?;
     file.state.irqs.remove(&irq);
     file.save()?;
