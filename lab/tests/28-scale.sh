@@ -175,7 +175,7 @@ echo "packets: $backlog2 to the bridge on CPU 2, $backlog3 to the pod on CPU 3"
 [ "$backlog2" -ge 500 ] || lab_fail "the bridge's port was not served by the poller of CPU 2"
 [ "$backlog3" -ge 500 ] || lab_fail "the pod was not served by the poller of CPU 3"
 kbp detach br0 || lab_fail "detach br0"
-kbp poller show --json | grep -o '"backlog_requested":"[a-z]*"' | tr '\n' ' '
+kbp poller show --json | grep -o '"backlog_requested":"[a-z]*"'
 [ "$(kbp poller show --json | grep -o '"backlog_requested":"attached"' | wc -l)" = 1 ] || lab_fail "one backlog was to go back"
 lab_dmesg_clean
 
@@ -201,15 +201,13 @@ kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 kbp poller add --cpu 2 > /dev/null || lab_fail "kbp poller add"
 kbp attach eth0:0 --cpu 2 --dry-run > "$OUT/told" 2>&1 || lab_fail "dry run"
 grep "settings ban irqs 1 [0-9]*' to /run/irqbalance/irqbalance" "$OUT/told" || lab_fail "$(cat "$OUT/told")"
-for round in 1 2; do
-	kbp attach eth0 --cpu 2 || lab_fail "attach, round $round"
-	# It must not happen for four rounds of irqbalance; there is nothing to wait for.
-	sleep 4
-	[ "$(places)" = "2 2 2 2 " ] || lab_fail "irqbalance moved them: $(places)"
-	kbp detach eth0 || lab_fail "detach, round $round"
-	kbp attach eth0:0 --cpu 2 --dry-run > "$OUT/told$round" 2>&1 || lab_fail "dry run"
-	grep -q "settings ban irqs 1 [0-9]*' to" "$OUT/told$round" || lab_fail "it was not told otherwise: $(cat "$OUT/told$round")"
-done
+kbp attach eth0 --cpu 2 || lab_fail "attach"
+# It must not happen for four rounds of irqbalance; there is nothing to wait for.
+sleep 4
+[ "$(places)" = "2 2 2 2 " ] || lab_fail "irqbalance moved them: $(places)"
+kbp detach eth0 || lab_fail "detach"
+kbp attach eth0:0 --cpu 2 --dry-run > "$OUT/told-again" 2>&1 || lab_fail "dry run"
+grep -q "settings ban irqs 1 [0-9]*' to" "$OUT/told-again" || lab_fail "it was not told otherwise: $(cat "$OUT/told-again")"
 kbp unload || lab_fail "unload"
 lab_dmesg_clean
 lab_pass

@@ -239,6 +239,24 @@ fn what_somebody_else_wrote_is_left_alone() {
 }
 
 #[test]
+fn what_was_remembered_and_not_yet_written_when_a_process_died_needs_nothing() {
+    let (machine, mut family) = (machine(&["0", "3", "0"]), family());
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let plan = session.plan_attach(&request("eth1", &[2])).unwrap();
+    session.attach(&plan).unwrap();
+    drop(session);
+    // As if it had died before the last writes.
+    machine.write("sys/class/net/eth1/queues/tx-1/xps_cpus", "3\n");
+    machine.write("sys/class/net/eth1/queues/tx-2/xps_cpus", "0\n");
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let undone = session.undo_all().unwrap();
+    drop(session);
+    assert_eq!(undone.queues.len(), 1, "{undone:?}");
+    assert_eq!(machine.xps("eth1", 3), ["0", "3", "0"]);
+    is_clean(&machine);
+}
+
+#[test]
 fn queues_that_are_attached_already_conflict() {
     let (machine, mut family) = (machine(&["0", "0", "0"]), family());
     let mut session = Session::open(&machine.host, &mut family).unwrap();
