@@ -9,6 +9,7 @@
 
 #include <linux/filter.h>
 #include <linux/hrtimer.h>
+#include <linux/module.h>
 #include <linux/netdevice.h>
 #include <net/gro.h>
 #ifdef KBP_HAVE_SKB_DEFER_NODE
@@ -150,6 +151,43 @@ static inline void hrtimer_setup(struct hrtimer *timer,
 {
 	hrtimer_init(timer, clock, mode);
 	timer->function = fn;
+}
+#endif
+
+/* A piece of memory; the end is the first address behind it. */
+struct kbp_range {
+	unsigned long start;
+	unsigned long end;
+};
+
+/* The pieces of a module's memory that hold data while it is being loaded. */
+#ifdef KBP_HAVE_MODULE_MEM
+#define KBP_MODULE_PIECES	5
+
+static inline struct kbp_range kbp_module_piece(const struct module *mod,
+						unsigned int piece)
+{
+	static const enum mod_mem_type types[KBP_MODULE_PIECES] = {
+		MOD_DATA, MOD_RODATA, MOD_RO_AFTER_INIT, MOD_INIT_DATA,
+		MOD_INIT_RODATA,
+	};
+	const struct module_memory *memory = &mod->mem[types[piece]];
+	unsigned long start = (unsigned long)memory->base;
+
+	return (struct kbp_range) { start, start + memory->size };
+}
+#else
+#define KBP_MODULE_PIECES	2
+
+static inline struct kbp_range kbp_module_piece(const struct module *mod,
+						unsigned int piece)
+{
+	const struct module_layout *layout = piece ? &mod->init_layout :
+						     &mod->core_layout;
+	unsigned long base = (unsigned long)layout->base;
+
+	return (struct kbp_range) { base + layout->text_size,
+				    base + layout->size };
 }
 #endif
 

@@ -24,5 +24,7 @@ kbp-compat-y += $(call kbp-probe,RX_QUEUE_NAPI,net/netdev_rx_queue.h,struct napi
 kbp-compat-y += $(call kbp-probe,SKB_DEFER_NODE,net/hotdata.h,struct skb_defer_node)
 # until 6.18: an XDP receive queue knows the id of its NAPI
 kbp-compat-y += $(call kbp-probe,XDP_RXQ_NAPI_ID,net/xdp.h,unsigned int napi_id;)
+# 6.4: the memory of a module in pieces by kind
+kbp-compat-y += $(call kbp-probe,MODULE_MEM,linux/module.h,struct module_memory[[:space:]]+mem)
 # 6.13: hrtimer_setup() replaces hrtimer_init()
 kbp-compat-y += $(call kbp-probe,HRTIMER_SETUP,linux/hrtimer.h,void hrtimer_setup\b)

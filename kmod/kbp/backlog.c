@@ -122,7 +122,7 @@ static bool kbp_backlog_take(struct kbp_poller *p, enum kbp_backlog wanted)
 	local_irq_disable();
 	spin_lock(&sd->input_pkt_queue.lock);
 	/* Asked again here: kbp_backlog_recall() comes before this or after. */
-	if (kbp_backlog_wanted(p) == wanted)
+	if (kbp_backlog_wanted(p) == wanted && !kbp_is_relieved(p))
 		taken = kbp_backlog_claim(p, &sd->backlog);
 	if (taken)
 		WRITE_ONCE(p->backlog.hold, KBP_BACKLOG_HELD);
@@ -166,17 +166,26 @@ bool kbp_backlog_arm(struct kbp_poller *p)
 	return empty;
 }
 
-/*
- * To stock, from wherever it is; what is queued goes to softirq. If a sender
- * has scheduled it and its interrupt has not come yet, that interrupt finds
- * THREADED clear and does what stock does.
+/**
+ * kbp_backlog_give_back() - to stock, from wherever it is
+ * @p: the poller
+ *
+ * What is queued goes to softirq. If a sender has scheduled it and its
+ * interrupt has not come yet, that interrupt finds THREADED clear and does what
+ * stock does.
+ *
+ * Context: the poller's CPU, interrupts off.
  */
-static void kbp_backlog_give_back(struct kbp_poller *p)
+void kbp_backlog_give_back(struct kbp_poller *p)
 {
 	struct softnet_data *sd = kbp_backlog_sd(p);
 	struct napi_struct *n = &sd->backlog;
 	bool ours;
 
+	/* No thread that has died comes back from its poll. */
+	if (p->backlog.hold == KBP_BACKLOG_POLLING &&
+	    READ_ONCE(p->state) == KBP_STATE_DEAD)
+		WRITE_ONCE(p->backlog.hold, KBP_BACKLOG_HELD);
 	/* The thread gives back itself what it polls at this moment. */
 	if (p->backlog.hold == KBP_BACKLOG_STOCK ||
 	    p->backlog.hold == KBP_BACKLOG_POLLING)
@@ -204,18 +213,6 @@ static void kbp_backlog_ipi(void *data)
 }
 
 /**
- * kbp_backlog_send_back() - have the backlog given back to softirq, soon
- * @p: the poller, which the watchdog has relieved
- *
- * Context: interrupts off, any CPU; no lock held.
- */
-void kbp_backlog_send_back(struct kbp_poller *p)
-{
-	/* -EBUSY: it is on its way already. */
-	smp_call_function_single_async(p->config.cpu, &p->backlog.csd);
-}
-
-/**
  * kbp_backlog_recall() - give the backlog back to softirq
  * @p: the poller, which does not want it any more: kbp_backlog_wanted()
  *
@@ -226,22 +223,6 @@ void kbp_backlog_recall(struct kbp_poller *p)
 	while (!smp_call_function_single(p->config.cpu, kbp_backlog_ipi, p, 1) &&
 	       READ_ONCE(p->backlog.hold) != KBP_BACKLOG_STOCK)
 		usleep_range(50, 100);
-}
-
-/**
- * kbp_backlog_exit() - the last that is done for a poller's backlog
- * @p: the poller, whose thread and watchdog have ended
- *
- * Context: may sleep.
- */
-void kbp_backlog_exit(struct kbp_poller *p)
-{
-	kbp_backlog_recall(p);
-	/* The interrupt of kbp_backlog_send_back() may be on its way. */
-	while (READ_ONCE(p->backlog.csd.node.u_flags) & CSD_FLAG_LOCK)
-		usleep_range(50, 100);
-	/* The flag is cleared just before the function runs. */
-	synchronize_rcu();
 }
 
 /**
@@ -266,7 +247,7 @@ void kbp_backlog_leave(struct kbp_poller *p)
 static bool kbp_backlog_is_wanted(const struct kbp_poller *p)
 {
 	return kbp_backlog_wanted(p) != KBP_BACKLOG_SOFTIRQ &&
-	       READ_ONCE(p->state) != KBP_STATE_HANDED_BACK;
+	       !kbp_is_relieved(p);
 }
 
 /**
@@ -371,12 +352,7 @@ void kbp_backlog_set(struct kbp_poller *p, enum kbp_backlog wanted)
 enum kbp_backlog kbp_backlog_active(const struct kbp_poller *p)
 {
 	if (READ_ONCE(p->backlog.hold) == KBP_BACKLOG_STOCK ||
-	    READ_ONCE(p->state) == KBP_STATE_HANDED_BACK)
+	    kbp_is_relieved(p))
 		return KBP_BACKLOG_SOFTIRQ;
 	return kbp_backlog_wanted(p);
-}
-
-void kbp_backlog_init(struct kbp_poller *p)
-{
-	INIT_CSD(&p->backlog.csd, kbp_backlog_ipi, p);
 }

@@ -108,7 +108,14 @@ struct kbp_poller_backlog {
 	enum kbp_backlog wanted;	/* kbp_mutex; read anywhere */
 	/* Written on the poller's CPU: by the thread, or interrupts off. */
 	enum kbp_backlog_hold hold;
+};
+
+/* On its way to the softirq of another CPU, while the poller's own can't run. */
+struct kbp_relay {
+	struct list_head list;		/* napi_struct, by poll_list; kbp_poller.lock */
+	unsigned int cpu;		/* nr_cpu_ids: there is no other */
 	call_single_data_t csd;
+	struct work_struct work;
 };
 
 struct kbp_poller_config {
@@ -131,6 +138,8 @@ struct kbp_poller {
 	enum kbp_state state;
 	bool closing;			/* takes no more work */
 	bool watchdog_on;
+	bool stuck;			/* relieved with BH off; read anywhere */
+	struct kbp_relay relay;
 	unsigned long beat_seen;
 	unsigned int stale;		/* watchdog periods without a beat */
 
@@ -143,12 +152,14 @@ struct kbp_poller {
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is attached */
+	bool bh_off;			/* softirqs of its CPU can't run */
 
 	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
 	struct task_struct *task;	/* NULL while its CPU is offline; kbp_mutex */
 	struct kbp_poller_config config;
 	struct hrtimer watchdog;
+	call_single_data_t relieve_csd;
 	struct work_struct event_work;
 	unsigned long events;		/* bits of enum kbp_event */
 
@@ -161,6 +172,7 @@ extern struct mutex kbp_mutex;
 extern struct list_head kbp_pollers;
 extern struct workqueue_struct *kbp_wq;
 extern unsigned int kbp_relax;
+extern bool kbp_enable;
 
 /* Non-zero on a CPU where a schedule request may concern a poller. */
 DECLARE_PER_CPU(bool, kbp_engaged);
@@ -170,27 +182,35 @@ DECLARE_PER_CPU(struct kbp_poller __rcu *, kbp_poller);
 extern struct klp_patch kbp_patch;
 void kbp_schedule(struct napi_struct *n);
 void kbp_stock_add(struct softnet_data *sd, struct napi_struct *n);
+void kbp_stock_take(struct list_head *list);
 void kbp_stock_raise(void);
 bool kbp_is_open(void);
+bool kbp_replaces(const char *function);
+void kbp_look_for_replacement(void);
+void kbp_step_aside(void);
+bool kbp_is_aside(void);
+const char *kbp_why_closed(void);
 void kbp_close(void);
 
 /* enqueue.c: from a schedule request to a poller's list */
 bool kbp_enqueue(struct napi_struct *n);
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a);
-bool kbp_unhold(struct kbp_napi *a);
-unsigned int kbp_hand_over(struct kbp_poller *p);
-void kbp_watchdog_init(struct kbp_poller *p);
-void kbp_watchdog_start(struct kbp_poller *p);
-bool kbp_has_work(const struct kbp_poller *p);
+
+/* handback.c: from a poller back to softirq */
 bool kbp_holds(const struct kbp_poller *p);
+bool kbp_unhold(struct kbp_napi *a);
+bool kbp_relay(struct kbp_poller *p, struct napi_struct *n);
+void kbp_drain(struct kbp_poller *p);
+void kbp_look_for_death(struct kbp_poller *p);
+void kbp_watchdog_start(struct kbp_poller *p);
+void kbp_handback_init(struct kbp_poller *p);
+void kbp_handback_exit(struct kbp_poller *p);
 
 /* backlog.c: the backlog of a poller's CPU */
 const char *kbp_backlog_refusal(u32 cpu);
-void kbp_backlog_init(struct kbp_poller *p);
 void kbp_backlog_set(struct kbp_poller *p, enum kbp_backlog wanted);
 void kbp_backlog_recall(struct kbp_poller *p);
-void kbp_backlog_exit(struct kbp_poller *p);
-void kbp_backlog_send_back(struct kbp_poller *p);
+void kbp_backlog_give_back(struct kbp_poller *p);
 void kbp_backlog_leave(struct kbp_poller *p);
 bool kbp_backlog_arm(struct kbp_poller *p);
 int kbp_backlog_poll(struct kbp_poller *p, enum kbp_backlog wanted, int budget);
@@ -210,6 +230,14 @@ static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
 	return kbp_backlog_wanted(p) == KBP_BACKLOG_ATTACHED;
 }
 
+/* Has softirq what the poller is to have, until its thread runs again? */
+static inline bool kbp_is_relieved(const struct kbp_poller *p)
+{
+	enum kbp_state state = READ_ONCE(p->state);
+
+	return state == KBP_STATE_HANDED_BACK || state == KBP_STATE_DEAD;
+}
+
 /* poll.c: from a poller's list through the driver into the stack */
 bool kbp_round(struct kbp_poller *p);
 bool kbp_round_attached(struct kbp_poller *p);
@@ -224,9 +252,19 @@ int kbp_poller_start(struct kbp_poller *p);
 void kbp_poller_stop(struct kbp_poller *p);
 void kbp_poller_event(struct kbp_poller *p, enum kbp_event event);
 
-/* hotplug.c: CPUs that go and come */
+/* hotplug.c: CPUs that go and come; suspend and reboot */
+bool kbp_is_suspended(void);
 int kbp_hotplug_init(void);
 void kbp_hotplug_exit(void);
+
+/* verify.c: is this kernel one that we know how to change? */
+int kbp_verify(void);
+
+/* conflict.c: other live patches */
+int kbp_conflict_check(void);
+void kbp_conflict_look(void);
+int kbp_conflict_init(void);
+void kbp_conflict_exit(void);
 
 /* napi.c: attachments and the devices behind them */
 struct kbp_napi_key {
@@ -236,6 +274,7 @@ struct kbp_napi_key {
 };
 
 struct kbp_napi *kbp_napi_lookup(const struct napi_struct *n);
+bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n);
 struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key);
 int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 		    enum kbp_mode mode, struct kbp_napi **res,

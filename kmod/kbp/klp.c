@@ -22,11 +22,40 @@
 /* May pollers exist? Written under kbp_mutex. */
 static bool kbp_open;
 
+/* Another live patch has what we replace, and we have stepped aside. */
+static bool kbp_aside;
+
+/* Is it out without our being asked? Another live patch may replace all. */
+static bool kbp_was_replaced(void)
+{
+	return READ_ONCE(kbp_open) && !READ_ONCE(kbp_patch.enabled);
+}
+
 /* Put a NAPI on this CPU's softirq list; the caller raises NET_RX. */
 void kbp_stock_add(struct softnet_data *sd, struct napi_struct *n)
 {
 	list_add_tail(&n->poll_list, &sd->poll_list);
 	kbp_list_owner_set(n, smp_processor_id());
+}
+
+/**
+ * kbp_stock_take() - give NAPI instances to this CPU's softirq
+ * @list: instances that the caller owns, by poll_list; empty afterwards
+ *
+ * Context: interrupts off.
+ */
+void kbp_stock_take(struct list_head *list)
+{
+	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+	struct napi_struct *n, *next;
+
+	if (list_empty(list))
+		return;
+	list_for_each_entry_safe(n, next, list, poll_list) {
+		list_del_init(&n->poll_list);
+		kbp_stock_add(sd, n);
+	}
+	kbp_stock_raise();
 }
 
 /* Make this CPU's softirq look at its list. Interrupts off. */
@@ -131,6 +160,12 @@ static struct klp_func kbp_funcs[] = {
 	{ }
 };
 
+/* The first moment at which no other live patch can come in between. */
+static int kbp_pre_patch(struct klp_object *obj)
+{
+	return kbp_conflict_check();
+}
+
 /* Every task has gone over to the replacements: pollers may be made. */
 static void kbp_post_patch(struct klp_object *obj)
 {
@@ -150,6 +185,7 @@ static struct klp_object kbp_objs[] = {
 		/* name NULL: the kernel itself */
 		.funcs = kbp_funcs,
 		.callbacks = {
+			.pre_patch = kbp_pre_patch,
 			.post_patch = kbp_post_patch,
 			.pre_unpatch = kbp_pre_unpatch,
 		},
@@ -170,7 +206,33 @@ struct klp_patch kbp_patch = {
  */
 bool kbp_is_open(void)
 {
-	return kbp_open;
+	return kbp_open && !kbp_is_aside();
+}
+
+/**
+ * kbp_why_closed() - the sentence for who asks while it is not open
+ */
+const char *kbp_why_closed(void)
+{
+	if (!kbp_enable)
+		return "the module does nothing, because of kbp.enable=0";
+	if (kbp_is_aside())
+		return "another live patch has replaced this one; unload the module and load it again";
+	return "the live patch is still in transition, or being removed";
+}
+
+/**
+ * kbp_replaces() - does our live patch replace a function of the kernel?
+ * @function: its name
+ */
+bool kbp_replaces(const char *function)
+{
+	const struct klp_func *func;
+
+	for (func = kbp_funcs; func->old_name; func++)
+		if (!strcmp(func->old_name, function))
+			return true;
+	return false;
 }
 
 /**
@@ -187,6 +249,46 @@ void kbp_close(void)
 	list_for_each_entry_safe(p, next, &kbp_pollers, link)
 		kbp_poller_del(p);
 	mutex_unlock(&kbp_mutex);
+}
+
+static void kbp_aside_work(struct work_struct *work)
+{
+	kbp_aside = true;
+	kbp_close();
+}
+
+static DECLARE_WORK(kbp_aside_request, kbp_aside_work);
+
+/**
+ * kbp_step_aside() - give everything back, for good, and soon
+ *
+ * Context: any.
+ */
+void kbp_step_aside(void)
+{
+	queue_work(kbp_wq, &kbp_aside_request);
+}
+
+/**
+ * kbp_is_aside() - has another live patch the kernel's schedule functions?
+ */
+bool kbp_is_aside(void)
+{
+	return READ_ONCE(kbp_aside) || kbp_was_replaced();
+}
+
+/**
+ * kbp_look_for_replacement() - step aside if our live patch is out
+ *
+ * A live patch that replaces all others tells nobody. Context: a poller thread,
+ * now and then.
+ */
+void kbp_look_for_replacement(void)
+{
+	if (likely(!kbp_was_replaced()))
+		return;
+	pr_warn_once("kbp: another live patch has replaced ours; softirq serves everything\n");
+	kbp_step_aside();
 }
 
 MODULE_INFO(livepatch, "Y");

@@ -17,6 +17,31 @@ unsigned int kbp_relax = 8;
 module_param_named(relax, kbp_relax, uint, 0444);
 MODULE_PARM_DESC(relax, "how often a busy poller executes PAUSE after an empty round (default 8; 0 where a hypervisor makes PAUSE slow)");
 
+bool kbp_enable = true;
+module_param_named(enable, kbp_enable, bool, 0444);
+MODULE_PARM_DESC(enable, "0, also as kbp.enable=0 on the kernel command line: the module does nothing (default 1)");
+
+/* The live patch, if this kernel is fit for it. */
+static int __init kbp_enable_patch(void)
+{
+	int err;
+
+	if (!kbp_enable) {
+		pr_notice("kbp: does nothing, because of enable=0\n");
+		return 0;
+	}
+	err = kbp_verify();
+	if (err)
+		return err;
+	err = kbp_conflict_init();
+	if (err)
+		return err;
+	err = klp_enable_patch(&kbp_patch);
+	if (err)
+		kbp_conflict_exit();
+	return err;
+}
+
 static int __init kbp_init(void)
 {
 	int err;
@@ -33,7 +58,7 @@ static int __init kbp_init(void)
 	err = kbp_netlink_init();
 	if (err)
 		goto err_hotplug;
-	err = klp_enable_patch(&kbp_patch);
+	err = kbp_enable_patch();
 	if (err)
 		goto err_netlink;
 	return 0;
@@ -51,6 +76,10 @@ err_wq:
 
 static void __exit kbp_exit(void)
 {
+	/* A live patch that replaced ours has called no callback of ours. */
+	kbp_close();
+	if (kbp_enable)
+		kbp_conflict_exit();
 	kbp_netlink_exit();
 	kbp_hotplug_exit();
 	kbp_napi_exit();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Attachments: which NAPI instance belongs to which poller, and what becomes
- * of that when its interface goes down, comes up or disappears.
+ * of that when its interface goes down, comes up or disappears, or when its
+ * driver makes its instances anew.
  *
  * Owns the table that schedule requests look into (RCU; written under
  * kbp_mutex). The kernel frees a NAPI instance when the driver likes, between
@@ -17,8 +18,14 @@
 
 #include "kbp.h"
 
+/* How soon an attachment follows a driver that says nothing. */
+#define KBP_FOLLOW_EVERY	HZ
+
 static DEFINE_HASHTABLE(kbp_napi_table, 6);
 static u32 kbp_napi_table_count;	/* kbp_mutex */
+
+static void kbp_follow_work(struct work_struct *work);
+static DECLARE_DELAYED_WORK(kbp_follow, kbp_follow_work);
 
 /**
  * kbp_napi_lookup() - the attachment of a NAPI instance
@@ -54,7 +61,7 @@ void kbp_engage_update(void)
 }
 
 /* Is @n, an instance that @dev had, still one of its instances? RCU reader. */
-static bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n)
+bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n)
 {
 	struct napi_struct *pos;
 
@@ -328,6 +335,7 @@ int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 	}
 	list_add_tail_rcu(&a->link, &p->napis);
 	WRITE_ONCE(p->napis_count, p->napis_count + 1);
+	queue_delayed_work(system_freezable_wq, &kbp_follow, KBP_FOLLOW_EVERY);
 	a->napi_id = n->napi_id;
 	a->index = kbp_napi_index(a->dev, n);
 	if (netif_running(key->dev))
@@ -356,6 +364,13 @@ void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event)
 	kfree_rcu(a, rcu);
 }
 
+/* The instance that an attachment stands for now. RCU reader. */
+static struct napi_struct *kbp_napi_now(const struct kbp_napi *a)
+{
+	return a->queue == KBP_NO_QUEUE ? kbp_napi_by_index(a->dev, a->index) :
+					  kbp_napi_by_queue(a->dev, a->queue);
+}
+
 /**
  * kbp_napi_up() - find an attachment's instance again, which may be another one
  * @a: the attachment; its interface has come up, or its poller
@@ -370,12 +385,62 @@ void kbp_napi_up(struct kbp_napi *a)
 	if (a->napi || !a->poller->task)
 		return;
 	rcu_read_lock();
-	n = a->queue == KBP_NO_QUEUE ? kbp_napi_by_index(a->dev, a->index) :
-				       kbp_napi_by_queue(a->dev, a->queue);
+	n = kbp_napi_now(a);
 	if (n && !kbp_napi_lookup(n))
 		kbp_napi_bind(a, n);
 	rcu_read_unlock();
 	kbp_notify_napi(a, a->napi ? KBP_EVENT_UP : KBP_EVENT_DOWN);
+}
+
+/*
+ * A driver may free its instances and make new ones while the interface is up,
+ * when the number of queues changes or an XDP program comes or goes. None is
+ * freed while we hold it (napi_disable() waits for us); the attachment then
+ * stands for the new one. rtnl_lock and kbp_mutex are held.
+ */
+static void kbp_napi_follow(struct kbp_napi *a)
+{
+	bool served = netif_running(a->dev) && a->poller->task;
+	bool lost = a->napi, found = false;
+	struct napi_struct *n;
+
+	rcu_read_lock();
+	/* Only what is listed may be looked into. */
+	if (lost && kbp_napi_listed(a->dev, a->napi) &&
+	    a->napi->napi_id == a->napi_id)
+		lost = false;
+	n = served && (lost || !a->napi) ? kbp_napi_now(a) : NULL;
+	/* Another attachment may have it, for example by its id. */
+	found = n && (n == a->napi || !kbp_napi_lookup(n));
+	rcu_read_unlock();
+	if (lost)
+		kbp_napi_leave(a);
+	if (found)
+		kbp_napi_up(a);
+	else if (lost)
+		kbp_notify_napi(a, KBP_EVENT_DOWN);
+}
+
+static void kbp_follow_work(struct work_struct *work)
+{
+	bool any = false;
+	struct kbp_poller *p;
+	struct kbp_napi *a;
+
+	kbp_conflict_look();
+	rtnl_lock();
+	mutex_lock(&kbp_mutex);
+	list_for_each_entry(p, &kbp_pollers, link) {
+		list_for_each_entry(a, &p->napis, link) {
+			kbp_napi_follow(a);
+			any = true;
+		}
+	}
+	if (any)
+		queue_delayed_work(system_freezable_wq, &kbp_follow,
+				   KBP_FOLLOW_EVERY);
+	mutex_unlock(&kbp_mutex);
+	rtnl_unlock();
 }
 
 static void kbp_napi_event(struct kbp_napi *a, unsigned long event)
@@ -387,6 +452,10 @@ static void kbp_napi_event(struct kbp_napi *a, unsigned long event)
 		break;
 	case NETDEV_UP:
 		kbp_napi_up(a);
+		break;
+	case NETDEV_CHANGE:
+	case NETDEV_FEAT_CHANGE:
+		kbp_napi_follow(a);
 		break;
 	case NETDEV_UNREGISTER:
 		kbp_napi_detach(a, KBP_EVENT_GONE);
@@ -403,6 +472,7 @@ static int kbp_netdev_event(struct notifier_block *nb, unsigned long event,
 	struct kbp_poller *p;
 
 	if (event != NETDEV_GOING_DOWN && event != NETDEV_UP &&
+	    event != NETDEV_CHANGE && event != NETDEV_FEAT_CHANGE &&
 	    event != NETDEV_UNREGISTER)
 		return NOTIFY_DONE;
 
@@ -427,4 +497,6 @@ int kbp_napi_init(void)
 void kbp_napi_exit(void)
 {
 	unregister_netdevice_notifier(&kbp_netdev_nb);
+	/* No attachment is left that would start it again. */
+	cancel_delayed_work_sync(&kbp_follow);
 }

@@ -106,7 +106,7 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 static enum kbp_mode kbp_napi_mode_active(const struct kbp_napi *a)
 {
 	if (!READ_ONCE(a->served) || !READ_ONCE(a->napi) ||
-	    READ_ONCE(a->poller->state) == KBP_STATE_HANDED_BACK)
+	    kbp_is_relieved(a->poller))
 		return KBP_MODE_SOFTIRQ;
 	return a->mode;
 }
@@ -259,8 +259,9 @@ static int kbp_nl_poller_new(struct sk_buff *skb, struct genl_info *info)
 	cpus_read_lock();
 	mutex_lock(&kbp_mutex);
 	if (!kbp_is_open())
-		err = kbp_refuse(info, -EAGAIN,
-				 "the live patch is still in transition, or being removed");
+		err = kbp_refuse(info, -EAGAIN, kbp_why_closed());
+	else if (kbp_is_suspended())
+		err = kbp_refuse(info, -EAGAIN, "the machine goes to sleep");
 	else if (config.cpu >= nr_cpu_ids || !cpu_active(config.cpu))
 		err = kbp_refuse(info, -ENODEV, "no such CPU is online");
 	else if (kbp_poller_find(config.cpu))
@@ -426,8 +427,7 @@ static int kbp_attach_locked(struct genl_info *info, struct sk_buff *reply)
 	int err;
 
 	if (!kbp_is_open())
-		return kbp_refuse(info, -EAGAIN,
-				  "the live patch is still in transition, or being removed");
+		return kbp_refuse(info, -EAGAIN, kbp_why_closed());
 	err = kbp_key_read(info, &key);
 	if (err)
 		return err;
@@ -437,6 +437,9 @@ static int kbp_attach_locked(struct genl_info *info, struct sk_buff *reply)
 	if (!p->task)
 		return kbp_refuse(info, -ENODEV,
 				  "the CPU of this poller is offline");
+	if (READ_ONCE(p->state) == KBP_STATE_DEAD)
+		return kbp_refuse(info, -ENODEV,
+				  "the thread of this poller has ended; delete the poller and add it anew");
 	if (GENL_REQ_ATTR_CHECK(info, KBP_A_NAPI_MODE_REQUESTED))
 		return -EINVAL;
 	err = kbp_napi_attach(&key, p,

@@ -108,7 +108,7 @@ static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 
 	raw_spin_lock_irq(&p->lock);
 	p->cur = NULL;
-	relieved = p->state == KBP_STATE_HANDED_BACK || p->closing;
+	relieved = kbp_is_relieved(p) || p->closing;
 	if (again && relieved) {
 		kbp_stock_add(this_cpu_ptr(&softnet_data), n);
 		kbp_count(&p->stats, handed_napis, 1);
@@ -177,7 +177,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
 	return a && a->mode == KBP_MODE_BUSY && !p->resting &&
-	       !READ_ONCE(a->leaving) && !napi_disable_pending(a->napi);
+	       !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
+	       !napi_disable_pending(a->napi);
 }
 
 /* From now on the instance is ours and its device polled, not waited for. */
@@ -235,7 +236,7 @@ static void kbp_take_softirq_list(struct kbp_poller *p)
 		return;
 
 	raw_spin_lock_irq(&p->lock);
-	if (p->state != KBP_STATE_HANDED_BACK && !p->closing) {
+	if (!kbp_is_relieved(p) && !p->closing) {
 		list_for_each_entry_safe(n, next, &sd->poll_list, poll_list) {
 			if (n == &sd->backlog)
 				continue;
@@ -247,23 +248,37 @@ static void kbp_take_softirq_list(struct kbp_poller *p)
 	raw_spin_unlock_irq(&p->lock);
 }
 
-static struct bpf_net_context *kbp_stretch_begin(struct bpf_net_context *ctx)
+/* bh_off pairs with kbp_relieve(): it is set only while softirqs can't run. */
+static void kbp_bh_disable(struct kbp_poller *p)
 {
 	local_bh_disable();
+	WRITE_ONCE(p->bh_off, true);
+}
+
+static void kbp_bh_enable(struct kbp_poller *p)
+{
+	WRITE_ONCE(p->bh_off, false);
+	local_bh_enable();
+}
+
+static struct bpf_net_context *kbp_stretch_begin(struct kbp_poller *p,
+						 struct bpf_net_context *ctx)
+{
+	kbp_bh_disable(p);
 	return bpf_net_ctx_set(ctx);
 }
 
-static void kbp_stretch_end(struct bpf_net_context *ctx)
+static void kbp_stretch_end(struct kbp_poller *p, struct bpf_net_context *ctx)
 {
 	bpf_net_ctx_clear(ctx);
-	local_bh_enable();
+	kbp_bh_enable(p);
 }
 
 /* End a stretch and begin the next, so that softirqs of others get on. */
-static void kbp_stretch_break(void)
+static void kbp_stretch_break(struct kbp_poller *p)
 {
-	local_bh_enable();
-	local_bh_disable();
+	kbp_bh_enable(p);
+	kbp_bh_disable(p);
 }
 
 /* The backlog's turn, if the poller has it as @wanted. Returns the packets. */
@@ -297,7 +312,7 @@ static int kbp_poll_attached(struct kbp_poller *p)
 		found = kbp_step_held(p, a);
 		work += found;
 		if (found && ++busy_polls % KBP_BATCH_POLLS == 0)
-			kbp_stretch_break();
+			kbp_stretch_break(p);
 	}
 	rcu_read_unlock();
 
@@ -331,13 +346,13 @@ bool kbp_round(struct kbp_poller *p)
 	int work = 0;
 	bool busy;
 
-	ctx = kbp_stretch_begin(&store);
+	ctx = kbp_stretch_begin(p, &store);
 	busy = kbp_poll_attached(p) > 0;
 	kbp_take_softirq_list(p);
 	busy |= kbp_step_todo(p, KBP_LIST_OWNED, &work);
 	busy |= kbp_step_backlog(p, KBP_BACKLOG_OWNED, p->config.budget) > 0;
 	kbp_defer_free_flush();
-	kbp_stretch_end(ctx);
+	kbp_stretch_end(p, ctx);
 	return busy;
 }
 
@@ -351,9 +366,9 @@ bool kbp_round_attached(struct kbp_poller *p)
 {
 	struct bpf_net_context store, *ctx;
 
-	ctx = kbp_stretch_begin(&store);
+	ctx = kbp_stretch_begin(p, &store);
 	kbp_poll_attached(p);
-	kbp_stretch_end(ctx);
+	kbp_stretch_end(p, ctx);
 	return !list_empty_careful(&p->todo[KBP_LIST_ATTACHED]) ||
 	       (kbp_backlog_is_attached(p) && kbp_backlog_has_packets(p));
 }

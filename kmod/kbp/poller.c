@@ -28,7 +28,7 @@ LIST_HEAD(kbp_pollers);
 static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 {
 	raw_spin_lock_irq(&p->lock);
-	if (p->state != KBP_STATE_HANDED_BACK)
+	if (!kbp_is_relieved(p))
 		p->state = state;
 	raw_spin_unlock_irq(&p->lock);
 }
@@ -59,7 +59,7 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
 		  (wake == KBP_WAKE_ANY &&
 		   !list_empty(&p->todo[KBP_LIST_OWNED])) ||
-		  (!rest_ns && p->state == KBP_STATE_HANDED_BACK);
+		  (!rest_ns && kbp_is_relieved(p));
 	if (!pending) {
 		p->wake = wake;
 		/* Pairs with wake_up_process() in kbp_poller_enqueue(). */
@@ -211,6 +211,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	rcu_momentary_eqs();
 	preempt_enable();
 	cond_resched_tasks_rcu_qs();
+	kbp_look_for_replacement();
 }
 
 /* It runs again after the watchdog relieved it: take everything back. */
@@ -218,6 +219,7 @@ static void kbp_resume(struct kbp_poller *p)
 {
 	raw_spin_lock_irq(&p->lock);
 	p->state = KBP_STATE_POLLING;
+	WRITE_ONCE(p->stuck, false);
 	/* It stopped when it relieved us, and a held backlog starts nothing. */
 	kbp_watchdog_start(p);
 	raw_spin_unlock_irq(&p->lock);
@@ -263,6 +265,26 @@ static bool kbp_may_spin(struct kbp_poller *p, bool work)
 	       READ_ONCE(p->state) == KBP_STATE_POLLING;
 }
 
+/*
+ * The thread ends. If nobody of us told it to, that is a bug, and everything
+ * goes back to softirq now instead of when the watchdog sees it.
+ */
+static void kbp_ended(struct kbp_poller *p)
+{
+	bool died;
+
+	raw_spin_lock_irq(&p->lock);
+	died = !p->closing;
+	if (died)
+		p->state = KBP_STATE_DEAD;
+	raw_spin_unlock_irq(&p->lock);
+	if (!died)
+		return;
+	kbp_drain(p);
+	kbp_backlog_leave(p);
+	kbp_poller_event(p, KBP_EVENT_DIED);
+}
+
 static int kbp_thread(void *data)
 {
 	struct kbp_poller *p = data;
@@ -285,6 +307,7 @@ static int kbp_thread(void *data)
 		kbp_look(p, work, &view);
 		kbp_do(p, kbp_duty_next(&p->duty, &view), view.work);
 	}
+	kbp_ended(p);
 	return 0;
 }
 
@@ -343,8 +366,7 @@ static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *confi
 	INIT_WORK(&p->event_work, kbp_event_work);
 	p->config = *config;
 	p->backlog.wanted = config->backlog;
-	kbp_backlog_init(p);
-	kbp_watchdog_init(p);
+	kbp_handback_init(p);
 	return p;
 }
 
@@ -385,19 +407,15 @@ int kbp_poller_start(struct kbp_poller *p)
 	return 0;
 }
 
-/* What is left on its lists goes to the softirq of the CPU we run on. */
-static void kbp_poller_drain(struct kbp_poller *p)
+/* Wait for the thread's end. One that has ended by itself can't be told to. */
+static void kbp_thread_join(struct kbp_poller *p)
 {
-	unsigned int count;
-
-	local_bh_disable();
-	raw_spin_lock_irq(&p->lock);
-	count = kbp_hand_over(p);
-	raw_spin_unlock(&p->lock);
-	if (count)
-		kbp_stock_raise();
-	local_irq_enable();
-	local_bh_enable();
+	if (READ_ONCE(p->state) != KBP_STATE_DEAD) {
+		kthread_stop(p->task);
+		return;
+	}
+	while (!READ_ONCE(p->task->exit_state))
+		usleep_range(1000, 2000);
 }
 
 /**
@@ -412,6 +430,7 @@ void kbp_poller_stop(struct kbp_poller *p)
 
 	if (!p->task)
 		return;
+	kbp_look_for_death(p);
 	list_for_each_entry(a, &p->napis, link)
 		kbp_napi_leave(a);
 	raw_spin_lock_irq(&p->lock);
@@ -423,21 +442,23 @@ void kbp_poller_stop(struct kbp_poller *p)
 	kbp_engage_update();
 	/* Pairs with rcu_read_lock() in kbp_enqueue(): nobody adds from now on. */
 	synchronize_rcu();
-	kbp_poller_drain(p);
+	kbp_drain(p);
 
-	kthread_stop(p->task);
+	kbp_thread_join(p);
 	hrtimer_cancel(&p->watchdog);
 	/* It describes the thread. */
 	flush_work(&p->event_work);
-	kbp_backlog_exit(p);
+	kbp_backlog_recall(p);
+	kbp_handback_exit(p);
 	put_task_struct(p->task);
 	p->task = NULL;
-	kbp_poller_drain(p);
+	kbp_drain(p);
 	kbp_engage_update();
 	/* Nobody else is left who writes these. */
 	p->watchdog_on = false;
 	p->wake = KBP_WAKE_NONE;
 	p->resting = false;
+	p->stuck = false;
 	p->state = KBP_STATE_OFFLINE;
 }
 
@@ -476,9 +497,9 @@ void kbp_poller_del(struct kbp_poller *p)
 {
 	struct kbp_napi *a, *next;
 
+	kbp_poller_stop(p);
 	list_for_each_entry_safe(a, next, &p->napis, link)
 		kbp_napi_detach(a, KBP_EVENT_REMOVED);
-	kbp_poller_stop(p);
 	cancel_work_sync(&p->event_work);
 	list_del(&p->link);
 	kbp_notify_poller(p, KBP_EVENT_REMOVED);

@@ -58,10 +58,12 @@ enum kbp_policy {
  * @KBP_STATE_POLLING: It polls.
  * @KBP_STATE_YIELDING: It lets other threads of its CPU run; interrupts are
  *	armed and wake it.
- * @KBP_STATE_HANDED_BACK: It did not run for watchdog-ms; its NAPIs are in
- *	softirq until it runs again.
+ * @KBP_STATE_HANDED_BACK: It did not come round for watchdog-ms; its NAPIs
+ *	are in softirq until it does.
  * @KBP_STATE_OFFLINE: Its CPU is offline; its NAPIs are in softirq on other
  *	CPUs until that comes back.
+ * @KBP_STATE_DEAD: Its thread ended, which is a bug; its NAPIs are in
+ *	softirq until the poller is deleted and made anew.
  */
 enum kbp_state {
 	KBP_STATE_IDLE,
@@ -69,6 +71,7 @@ enum kbp_state {
 	KBP_STATE_YIELDING,
 	KBP_STATE_HANDED_BACK,
 	KBP_STATE_OFFLINE,
+	KBP_STATE_DEAD,
 
 	/* private: */
 	__KBP_STATE_MAX,
@@ -112,6 +115,8 @@ enum kbp_backlog {
  * @KBP_EVENT_OFFLINE: The poller's CPU went offline.
  * @KBP_EVENT_ONLINE: The poller's CPU came back, and with it everything that
  *	was attached to the poller.
+ * @KBP_EVENT_DIED: The poller's thread ended, which is a bug; its NAPIs went
+ *	back to softirq.
  */
 enum kbp_event {
 	KBP_EVENT_ADDED,
@@ -124,6 +129,7 @@ enum kbp_event {
 	KBP_EVENT_CHANGED,
 	KBP_EVENT_OFFLINE,
 	KBP_EVENT_ONLINE,
+	KBP_EVENT_DIED,
 
 	/* private: */
 	__KBP_EVENT_MAX,
@@ -140,8 +146,8 @@ enum kbp_event {
  * @KBP_A_POLLER_NICE: Nice value, -20 to 19; only with policy other.
  * @KBP_A_POLLER_BUDGET: Packets that one poll of a NAPI that is owned but
  *	not attached may take, 1 to 64.
- * @KBP_A_POLLER_WATCHDOG_MS: A poller that did not run for this long while
- *	it had work hands it back to softirq; milliseconds, 1 to 10000.
+ * @KBP_A_POLLER_WATCHDOG_MS: A poller that did not come round for this long
+ *	while it had work loses it to softirq; milliseconds, 1 to 10000.
  * @KBP_A_POLLER_STATE: A value of the enumeration state.
  * @KBP_A_POLLER_PID: Thread id of the poller in the initial pid namespace; 0
  *	while its CPU is offline.
@@ -234,6 +240,8 @@ enum kbp_a_napi {
  *	backlog of its CPU.
  * @KBP_A_POLLER_STATS_BACKLOG_WAKES: Times a packet for the backlog woke the
  *	resting poller.
+ * @KBP_A_POLLER_STATS_RELAYED_NAPIS: NAPI instances that went to another
+ *	CPU's softirq, because the poller held up that of its own CPU.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -250,6 +258,7 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_NAPS,
 	KBP_A_POLLER_STATS_BACKLOG_PACKETS,
 	KBP_A_POLLER_STATS_BACKLOG_WAKES,
+	KBP_A_POLLER_STATS_RELAYED_NAPIS,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -333,7 +342,8 @@ enum kbp_cmd {
 	X(handed_napis, HANDED_NAPIS) \
 	X(naps, NAPS) \
 	X(backlog_packets, BACKLOG_PACKETS) \
-	X(backlog_wakes, BACKLOG_WAKES)
+	X(backlog_wakes, BACKLOG_WAKES) \
+	X(relayed_napis, RELAYED_NAPIS)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::host::{Host, HostError};
 use crate::livepatch::Livepatch;
 use crate::modfile::{self, ModuleFile, NeededSymbol};
-use crate::module::NAME;
+use crate::module::{self, NAME};
 use crate::procfs::Symbol;
 
 /// The functions that the module replaces, all in the kernel image. A module file that names its
@@ -102,7 +102,7 @@ fn judge(
 pub fn check(host: &Host, module: Option<&Path>) -> Result<Report, Error> {
     let file = module.map(modfile::read).transpose()?;
     let kernel = host.kernel_release()?;
-    let mut items = vec![livepatch_item(host)];
+    let mut items = vec![livepatch_item(host), command_line_item(host)?];
     items.extend(file.as_ref().map(|file| release_item(file, &kernel)));
     items.extend(module_loading_items(host, file.as_ref()));
     let replaced = replaced_functions(file.as_ref());
@@ -138,6 +138,15 @@ fn livepatch_item(host: &Host) -> Item {
         "the kernel has it",
         "the kernel was built without live patching (CONFIG_LIVEPATCH)",
     )
+}
+
+fn command_line_item(host: &Host) -> Result<Item, HostError> {
+    Ok(judge(
+        "kernel command line",
+        !module::is_switched_off(host)?,
+        "does not switch kbp off",
+        "kbp.enable=0 on the kernel command line keeps kbp out",
+    ))
 }
 
 fn release_item(file: &ModuleFile, kernel: &str) -> Item {

@@ -58,6 +58,9 @@ pub enum ModuleError {
         /// The running kernel.
         release: String,
     },
+    /// The kernel command line forbids it.
+    #[error("kbp.enable=0 on the kernel command line keeps the kbp module out; remove it there and restart the machine")]
+    SwitchedOff,
     /// The kernel has no live patching.
     #[error("this kernel has no live patching (CONFIG_LIVEPATCH), so kbp can't work on it; `kbp check` has the details")]
     NoLivepatch,
@@ -111,7 +114,7 @@ impl ModuleError {
         match self {
             Self::NotLoaded => Class::NotLoaded,
             Self::NoFile { .. } => Class::NotFound,
-            Self::NoLivepatch => Class::Unsupported,
+            Self::NoLivepatch | Self::SwitchedOff => Class::Unsupported,
             Self::Refused { class, .. } => *class,
             Self::HalfUnloaded => Class::Conflict,
             Self::LoadTimeout { .. } | Self::UnloadTimeout { .. } => Class::TimedOut,
@@ -167,6 +170,19 @@ pub fn status(host: &Host) -> Result<ModuleStatus, HostError> {
     })
 }
 
+/// Whether `kbp.enable=0` stands on the kernel command line: the way out for who reaches a machine only through its
+/// boot loader. As with all parameters, the last one counts.
+pub fn is_switched_off(host: &Host) -> Result<bool, HostError> {
+    let cmdline = host.read_optional("proc/cmdline")?.unwrap_or_default();
+    let values = cmdline
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("kbp.enable="));
+    // What the kernel takes for "no" in a boolean parameter.
+    Ok(values
+        .last()
+        .is_some_and(|value| matches!(value, "0" | "n" | "N" | "f" | "F" | "off" | "OFF" | "Off")))
+}
+
 /// Load the module and wait until every task uses the new functions.
 ///
 /// Without a path the file is looked for below /lib/modules. When the time limit passes, the
@@ -185,6 +201,7 @@ pub fn load(
     let file = match (before.loaded, before.livepatch) {
         (true, Some(livepatch)) if livepatch.enabled => None,
         (true, _) => return Err(ModuleError::HalfUnloaded),
+        (false, _) if is_switched_off(host)? => return Err(ModuleError::SwitchedOff),
         (false, _) => {
             let file = path.map_or_else(|| find(host), |path| Ok(path.to_owned()))?;
             insert_trace(host, &file)?;

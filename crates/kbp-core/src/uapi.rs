@@ -201,10 +201,13 @@ pub enum State {
     Polling = 1,
     /// It lets other threads of its CPU run; interrupts are armed and wake it.
     Yielding = 2,
-    /// It did not run for watchdog-ms; its NAPIs are in softirq until it runs again.
+    /// It did not come round for watchdog-ms; its NAPIs are in softirq until it does.
     HandedBack = 3,
     /// Its CPU is offline; its NAPIs are in softirq on other CPUs until that comes back.
     Offline = 4,
+    /// Its thread ended, which is a bug; its NAPIs are in softirq until the poller is deleted and
+    /// made anew.
+    Dead = 5,
 }
 
 impl State {
@@ -215,6 +218,7 @@ impl State {
         Self::Yielding,
         Self::HandedBack,
         Self::Offline,
+        Self::Dead,
     ];
 
     /// The value with this number, or `None` for a number that this version does not know.
@@ -225,6 +229,7 @@ impl State {
             2 => Some(Self::Yielding),
             3 => Some(Self::HandedBack),
             4 => Some(Self::Offline),
+            5 => Some(Self::Dead),
             _ => None,
         }
     }
@@ -247,6 +252,7 @@ impl State {
             Self::Yielding => "yielding",
             Self::HandedBack => "handed-back",
             Self::Offline => "offline",
+            Self::Dead => "dead",
         }
     }
 
@@ -259,10 +265,13 @@ impl State {
                 "It lets other threads of its CPU run; interrupts are armed and wake it."
             }
             Self::HandedBack => {
-                "It did not run for watchdog-ms; its NAPIs are in softirq until it runs again."
+                "It did not come round for watchdog-ms; its NAPIs are in softirq until it does."
             }
             Self::Offline => {
                 "Its CPU is offline; its NAPIs are in softirq on other CPUs until that comes back."
+            }
+            Self::Dead => {
+                "Its thread ended, which is a bug; its NAPIs are in softirq until the poller is deleted and made anew."
             }
         }
     }
@@ -362,6 +371,8 @@ pub enum Event {
     Offline = 8,
     /// The poller's CPU came back, and with it everything that was attached to the poller.
     Online = 9,
+    /// The poller's thread ended, which is a bug; its NAPIs went back to softirq.
+    Died = 10,
 }
 
 impl Event {
@@ -377,6 +388,7 @@ impl Event {
         Self::Changed,
         Self::Offline,
         Self::Online,
+        Self::Died,
     ];
 
     /// The value with this number, or `None` for a number that this version does not know.
@@ -392,6 +404,7 @@ impl Event {
             7 => Some(Self::Changed),
             8 => Some(Self::Offline),
             9 => Some(Self::Online),
+            10 => Some(Self::Died),
             _ => None,
         }
     }
@@ -419,6 +432,7 @@ impl Event {
             Self::Changed => "changed",
             Self::Offline => "offline",
             Self::Online => "online",
+            Self::Died => "died",
         }
     }
 
@@ -438,6 +452,9 @@ impl Event {
             Self::Offline => "The poller's CPU went offline.",
             Self::Online => {
                 "The poller's CPU came back, and with it everything that was attached to the poller."
+            }
+            Self::Died => {
+                "The poller's thread ended, which is a bug; its NAPIs went back to softirq."
             }
         }
     }
@@ -485,7 +502,7 @@ pub mod attr_poller {
     pub const NICE: u16 = 5;
     /// Packets that one poll of a NAPI that is owned but not attached may take, 1 to 64.
     pub const BUDGET: u16 = 6;
-    /// A poller that did not run for this long while it had work hands it back to softirq;
+    /// A poller that did not come round for this long while it had work loses it to softirq;
     /// milliseconds, 1 to 10000.
     pub const WATCHDOG_MS: u16 = 7;
     /// A value of the enumeration `state`.
@@ -560,6 +577,9 @@ pub mod attr_poller_stats {
     pub const BACKLOG_PACKETS: u16 = 13;
     /// Times a packet for the backlog woke the resting poller.
     pub const BACKLOG_WAKES: u16 = 14;
+    /// NAPI instances that went to another CPU's softirq, because the poller held up that of its
+    /// own CPU.
+    pub const RELAYED_NAPIS: u16 = 15;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -655,6 +675,11 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::BACKLOG_WAKES,
         name: "backlog_wakes",
         doc: "Times a packet for the backlog woke the resting poller.",
+    },
+    Counter {
+        attr: attr_poller_stats::RELAYED_NAPIS,
+        name: "relayed_napis",
+        doc: "NAPI instances that went to another CPU's softirq, because the poller held up that of its own CPU.",
     },
 ];
 

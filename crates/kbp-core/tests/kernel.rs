@@ -85,6 +85,29 @@ fn module_file(machine: &Machine, modinfo: &[&str], symbols: &[&str]) -> std::pa
 }
 
 #[test]
+fn the_kernel_command_line_can_keep_it_out() {
+    let machine = good();
+    for (cmdline, out) in [
+        ("BOOT_IMAGE=/vmlinuz quiet kbp.enable=0\n", true),
+        ("kbp.enable=off\n", true),
+        ("kbp.enable=0 kbp.enable=1\n", false),
+        ("kbp.enable=1 xkbp.enable=0\n", false),
+    ] {
+        machine.write("proc/cmdline", cmdline);
+        let report = check(&machine.host, None).unwrap();
+        assert_eq!(report.possible, !out, "{cmdline}: {:?}", failed(&report));
+        let loaded = module::load(
+            &machine.host,
+            Some("no-such-file.ko".as_ref()),
+            std::time::Duration::ZERO,
+            &mut |_| {},
+        );
+        let refused = matches!(loaded, Err(ModuleError::SwitchedOff));
+        assert_eq!(refused, out, "{cmdline}");
+    }
+}
+
+#[test]
 fn a_good_kernel_passes_every_condition() {
     let report = check(&good().host, None).unwrap();
     assert!(
