@@ -63,6 +63,16 @@ pub fn driver(ifname: &str) -> Result<Option<String>, HostError> {
     Ok(Some(name).filter(|name| !name.is_empty()))
 }
 
+/// Whether a virtual interface has a NAPI instance for each of its receive queues. Of those that Debian's kernels
+/// have it is the veth, while it merges what it receives; an XDP program switches that on too. Tunnels have instances
+/// as well, but one for each CPU, which must stay there (`gro_cells`).
+pub fn has_queue_napis(ifname: &str) -> Result<bool, HostError> {
+    match driver(ifname)?.as_deref() {
+        Some("veth") => offload(ifname, Offload::Receive),
+        _ => Ok(false),
+    }
+}
+
 /// An offload that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
@@ -93,16 +103,6 @@ pub fn offload(ifname: &str, offload: Offload) -> Result<bool, HostError> {
 pub fn set_offload(ifname: &str, offload: Offload, on: bool) -> Result<(), HostError> {
     let mut buffer = [offload.commands().1, u32::from(on)];
     ask(ifname, "another offload", &mut buffer)
-}
-
-/// Whether a virtual interface has a NAPI instance for each of its receive queues. Of those that Debian's kernels
-/// have it is the veth, while it merges what it receives; an XDP program switches that on too. Tunnels have instances
-/// as well, but one for each CPU, which must stay there (`gro_cells`).
-pub fn has_queue_napis(ifname: &str) -> Result<bool, HostError> {
-    match driver(ifname)?.as_deref() {
-        Some("veth") => offload(ifname, Offload::Receive),
-        _ => Ok(false),
-    }
 }
 
 fn is_unsupported(error: &io::Error) -> bool {
