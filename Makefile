@@ -5,8 +5,10 @@
 TARGET	:= $(or $(CARGO_TARGET_DIR),target)
 KBP	:= $(TARGET)/release/kbp
 KERNEL	?= 6.1
-# Kernels besides 6.1 that `make test-kernels` goes through.
-KERNELS	?= 6.12 7.3 6.1-cloud 6.1-rt
+# What `make test-kernels` and `make check-abi` go through: all kernels of lab/kernels.toml if this is empty.
+KERNELS	?=
+# Anything here makes `make test-kernels` run the wider set of tests, too.
+WIDE	?=
 OUT	?= out
 
 SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run)
@@ -15,7 +17,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 # functions that another file or lab_wait_for calls.
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
-.PHONY: help setup setup-test build demo bench results man test test-host test-kernels lint lint-kmod uapi clean
+.PHONY: help setup setup-test build demo bench results man test test-host test-kernels check-abi lint lint-kmod uapi clean
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -23,7 +25,8 @@ help:
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
-	@echo 'make test-kernels   the common lab tests on: $(KERNELS)'
+	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
+	@echo 'make check-abi      kernel images: is what the live patch replaces still all there is? KERNELS=... for some'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
 	@echo 'make man            manual pages of kbp and its commands: $(OUT)/man/*.1'
@@ -73,7 +76,10 @@ test-host: setup setup-test
 	scripts/run-tests.py host
 
 test-kernels: build
-	scripts/run-tests.py lab --common $(KERNELS:%=--kernel %)
+	scripts/run-tests.py kernels $(if $(WIDE),--wide) $(KERNELS:%=--kernel %)
+
+check-abi: build
+	scripts/check-abi.py $(KERNELS:%=--kernel %)
 
 lint:
 	@scripts/setup.sh lint

@@ -26,6 +26,11 @@ lab_pass() {
 	exit 0
 }
 
+# Says that a step of the test is done; `# steps:` in its first lines lists them, scripts/run-tests.py reads them.
+lab_done() {
+	echo "DONE: $1"
+}
+
 # Registers a command that runs when the script ends, last one first. Register it where the thing is made.
 # The words are joined with blanks and read by the shell again.
 lab_defer() {

@@ -4,12 +4,16 @@
 
     scripts/run-tests.py host                   unit tests: Rust, scripts, C
     scripts/run-tests.py lab [--kernel K]...    lab/tests/*.sh, each in a machine of its own
-    scripts/run-tests.py host lab               both
+    scripts/run-tests.py kernels [--wide]       build, load, serve, unload on every kernel: a table
+    scripts/run-tests.py host lab               the first two
 
 A lab test says in its first lines which machine it wants and where it runs:
 
     # lab: --cpus 4 --nics 2 --clock virtual    arguments for `kbp lab run`
-    # kernels: all                              also run by `make test-kernels`
+    # kernels: all                              `make test-kernels` runs it on every kernel
+    # kernels: 6.1 6.12                         or on these
+    # kernels: wide                             or only with WIDE=1, on every kernel asked for
+    # steps: load serve unload                  it prints `DONE: step` after each; columns of the table
 
 It passes with exit code 0, fails with 1, and skips with 4 after it has printed
 `SKIP: reason`. A skip is a failure unless the kernel's table in lab/kernels.toml
@@ -18,6 +22,7 @@ lists it: skip = { "name.sh" = "reason" }.
 
 import argparse
 from dataclasses import dataclass, field
+import json
 import os
 import pathlib
 import re
@@ -127,14 +132,19 @@ def header(script, key):
     return ""
 
 
+def kernel_tables():
+    """The kernels of lab/kernels.toml, in its order."""
+    with (ROOT / "lab/kernels.toml").open("rb") as file:
+        return tomllib.load(file)["kernel"]
+
+
+def listed_kernels():
+    return list(kernel_tables())
+
+
 def listed_skips():
     """(test, kernel) pairs that may skip."""
-    path = ROOT / "lab/kernels.toml"
-    if not path.is_file():
-        return set()
-    with path.open("rb") as file:
-        kernels = tomllib.load(file).get("kernel", {})
-    return {(test, kernel) for kernel, table in kernels.items() for test in table.get("skip", {})}
+    return {(test, kernel) for kernel, table in kernel_tables().items() for test in table.get("skip", {})}
 
 
 def judge(code, text, name, kernel, skips):
@@ -150,9 +160,12 @@ def judge(code, text, name, kernel, skips):
     return "FAIL", f"skipped, which lab/kernels.toml does not list: {reason}"
 
 
-def run_lab_test(release, script, kernel, out):
+def run_lab_test(script, kernel, out):
     """Run one lab test; its output goes to out/log."""
     out.mkdir(parents=True, exist_ok=True)
+    # What an earlier run left must not be taken for what this one found.
+    (out / "machine.json").unlink(missing_ok=True)
+    release = release_dir()
     relative = script.relative_to(ROOT)
     command = [str(release / "kbp"), "lab", "run", str(relative), "--kernel", kernel, "--module", "kmod"]
     for binary in ("kbp", "kbp-fuzz"):
@@ -166,46 +179,189 @@ def run_lab_test(release, script, kernel, out):
     return done.returncode, text
 
 
-def lab(kernels, only_common, names):
-    """Every lab test on every kernel, one machine after the other."""
-    release = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
-    skips = listed_skips()
-    tally = Tally()
-    scripts = [script for script in sorted((ROOT / "lab/tests").glob("*.sh")) if not names or script.name in names]
-    if only_common:
-        scripts = [script for script in scripts if header(script, "kernels") == "all"]
-    for kernel in kernels:
-        for script in scripts:
-            out = ROOT / "out/tests" / kernel / script.stem
-            start = time.monotonic()
-            code, text = run_lab_test(release, script, kernel, out)
-            word, reason = judge(code, text, script.name, kernel, skips)
-            seconds = time.monotonic() - start
-            note = f": {reason}" if reason else ""
-            print(f"{word:4} {kernel} {script.name} ({seconds:.0f} s){note}", flush=True)
-            tally.add(Tally(word == "ok", word == "FAIL", word == "skip"))
-            if word == "FAIL":
-                tally.failures.append(f"{kernel} {script.name}: see {(out / 'log').relative_to(ROOT)}")
-                print("\n".join("    " + line for line in text.splitlines()[-TAIL_LINES:]), flush=True)
+def release_dir():
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
+
+
+def lab_scripts(names):
+    """The lab tests in the order of their numbers; of these names only, if there are any."""
+    return [script for script in sorted((ROOT / "lab/tests").glob("*.sh")) if not names or script.name in names]
+
+
+@dataclass
+class Result:
+    """What one lab test came to on one kernel."""
+
+    word: str
+    text: str
+    out: pathlib.Path
+
+
+def tested(script, kernel, skips, tally):
+    """Run one lab test, say how it ended, and count it."""
+    out = ROOT / "out/tests" / kernel / script.stem
+    start = time.monotonic()
+    code, text = run_lab_test(script, kernel, out)
+    word, reason = judge(code, text, script.name, kernel, skips)
+    missing = [step for step in header(script, "steps").split() if f"DONE: {step}" not in text.split("\n")]
+    if word == "ok" and missing:
+        word, reason = "FAIL", f"it passed and did not say that this is done: {', '.join(missing)}"
+    note = f": {reason}" if reason else ""
+    print(f"{word:4} {kernel} {script.name} ({time.monotonic() - start:.0f} s){note}", flush=True)
+    tally.add(Tally(word == "ok", word == "FAIL", word == "skip"))
+    if word == "FAIL":
+        tally.failures.append(f"{kernel} {script.name}: see {(out / 'log').relative_to(ROOT)}")
+        print("\n".join("    " + line for line in text.splitlines()[-TAIL_LINES:]), flush=True)
+    return Result(word, text, out)
+
+
+def at_least_one(tally):
+    """No test at all is not a success."""
     if not tally.passed:
         tally.add(Tally(failed=0 if tally.failed else 1, failures=["lab: no test has passed"]))
     return tally
+
+
+def lab(kernels, names):
+    """Every lab test on every kernel given, one machine after the other."""
+    skips = listed_skips()
+    tally = Tally()
+    for kernel in kernels:
+        for script in lab_scripts(names):
+            tested(script, kernel, skips, tally)
+    return at_least_one(tally)
+
+
+def is_meant(script, kernel, wide):
+    """Whether `make test-kernels` runs a test on a kernel."""
+    words = header(script, "kernels").split()
+    return "all" in words or kernel in words or (wide and "wide" in words)
+
+
+def columns_of(script):
+    """The columns of a test in the table: its steps, or its name."""
+    return header(script, "steps").split() or [script.stem]
+
+
+def cells_of(script, word, text):
+    """What the table says in the columns of a test."""
+    steps = header(script, "steps").split()
+    if not steps or word == "skip":
+        return dict.fromkeys(columns_of(script), word)
+    lines = text.split("\n")
+    done = [step for step in steps if f"DONE: {step}" in lines]
+    cells = {step: "ok" if step in done else "-" for step in steps}
+    if word == "FAIL":
+        # The first that is not done; a test that failed behind its last step failed in that.
+        cells[next((step for step in steps if step not in done), steps[-1])] = "FAIL"
+    return cells
+
+
+@dataclass
+class Row:
+    """A kernel in the table of all kernels."""
+
+    kernel: str
+    release: str = "?"
+    package: str = "?"
+    cells: dict = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def build(row, tally):
+    """Fetch the kernel if need be and build the module for it; false when that fails."""
+    command = [str(release_dir() / "kbp"), "lab", "build", "--kernel", row.kernel, "--module", "kmod"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    row.cells["build"] = "FAIL" if done.returncode else "ok"
+    tally.add(Tally(not done.returncode, bool(done.returncode)))
+    if done.returncode:
+        text = done.stdout.decode("utf-8", errors="replace").strip()
+        print("\n".join("    " + line for line in text.splitlines()[-TAIL_LINES:]), flush=True)
+        tally.failures.append(f"{row.kernel} build: {text.splitlines()[-1] if text else 'without a word'}")
+    print(f"{row.cells['build']:4} {row.kernel} build", flush=True)
+    return not done.returncode
+
+
+def booted(row, out, tally):
+    """Take the release and the package from what the machine said; every test has to have run on the same."""
+    path = out / "machine.json"
+    if not path.is_file():
+        return
+    machine = json.loads(path.read_text(encoding="utf-8"))
+    found = (machine["kernel"], machine["kernel_package"])
+    if row.release not in ("?", found[0]):
+        tally.add(Tally(failed=1, failures=[f"{row.kernel}: booted {row.release} and then {found[0]}"]))
+    row.release, row.package = found
+
+
+def one_kernel(kernel, scripts, skips, tally):
+    """Build, and then the tests, for one row of the table."""
+    row = Row(kernel)
+    start = time.monotonic()
+    if build(row, tally):
+        for script in scripts:
+            result = tested(script, kernel, skips, tally)
+            row.cells.update(cells_of(script, result.word, result.text))
+            booted(row, result.out, tally)
+    row.seconds = time.monotonic() - start
+    return row
+
+
+def doubles(rows):
+    """A sentence for each kernel that is another one of the table under a second name."""
+    seen = {}
+    for row in rows:
+        if row.release in seen:
+            yield f"{seen[row.release]} and {row.kernel} are both {row.release}: run `kbp lab fetch --refresh`"
+        elif row.release != "?":
+            seen[row.release] = row.kernel
+
+
+def table(rows, scripts):
+    """The rows as text, a column a step or test; `-` is what was not tried."""
+    names = ["build", *(column for script in scripts for column in columns_of(script))]
+    lines = [["kernel", "release", "package", *names, "s"]]
+    for row in rows:
+        cells = [row.cells.get(name, "-") for name in names]
+        lines.append([row.kernel, row.release, row.package, *cells, f"{row.seconds:.0f}"])
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def every_kernel(kernels, names, wide):
+    """The tests that are meant for each kernel, and one table at the end."""
+    skips = listed_skips()
+    tally = Tally()
+    scripts = [script for script in lab_scripts(names) if any(is_meant(script, kernel, wide) for kernel in kernels)]
+    start = time.monotonic()
+    rows = []
+    for kernel in kernels:
+        meant = [script for script in scripts if is_meant(script, kernel, wide)]
+        rows.append(one_kernel(kernel, meant, skips, tally))
+    print(f"\n{table(rows, scripts)}\n{len(rows)} kernels in {time.monotonic() - start:.0f} s")
+    for sentence in doubles(rows):
+        tally.add(Tally(failed=1, failures=[sentence]))
+    return at_least_one(tally)
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suites", nargs="+", choices=("host", "lab"))
-    parser.add_argument("--kernel", action="append", help="repeatable; default 6.1")
-    parser.add_argument("--common", action="store_true", help="only the lab tests with `# kernels: all`")
+    parser.add_argument("suites", nargs="+", choices=("host", "lab", "kernels"))
+    parser.add_argument("--kernel", action="append", help="repeatable; default: 6.1, or all for `kernels`")
+    parser.add_argument("--wide", action="store_true", help="`kernels`: the tests with `# kernels: wide`, too")
     parser.add_argument("--test", action="append", default=[], help="only this file of lab/tests; repeatable")
     options = parser.parse_args(arguments)
     tally = Tally()
     if "host" in options.suites:
         tally.add(host())
     if "lab" in options.suites:
-        tally.add(lab(options.kernel or ["6.1"], options.common, options.test))
+        tally.add(lab(options.kernel or ["6.1"], options.test))
+    if "kernels" in options.suites:
+        tally.add(every_kernel(options.kernel or listed_kernels(), options.test, options.wide))
     for failure in tally.failures:
         print(f"failed: {failure}")
     print(tally)

@@ -16,6 +16,7 @@ BUILD_PACKAGES=(
 	libelf1 libssl3                 # kbuild: objtool and its other programs
 	mmdebstrap                      # the lab: a build root for compilers that this Debian lacks
 	python3 python3-yaml            # scripts
+	zstd lz4                        # check-abi: what some kernel images are compressed by
 	git                             # a result names the commit that it was made from
 )
 # A browser opens the page of `kbp report`; it needs a font to show text. Topologies are made with nftables, runc and kmod's

@@ -11,6 +11,7 @@
 #include <linux/hrtimer.h>
 #include <linux/module.h>
 #include <linux/netdevice.h>
+#include <linux/rcupdate.h>
 #include <net/gro.h>
 #ifdef KBP_HAVE_SKB_DEFER_NODE
 #include <net/hotdata.h>
@@ -188,6 +189,13 @@ static inline struct kbp_range kbp_module_piece(const struct module *mod,
 
 	return (struct kbp_range) { base + layout->text_size,
 				    base + layout->size };
+}
+#endif
+
+#ifndef KBP_HAVE_RCU_MOMENTARY_EQS
+static inline void rcu_momentary_eqs(void)
+{
+	rcu_momentary_dyntick_idle();
 }
 #endif
 

@@ -28,3 +28,5 @@ kbp-compat-y += $(call kbp-probe,XDP_RXQ_NAPI_ID,net/xdp.h,unsigned int napi_id;
 kbp-compat-y += $(call kbp-probe,MODULE_MEM,linux/module.h,struct module_memory[[:space:]]+mem)
 # 6.13: hrtimer_setup() replaces hrtimer_init()
 kbp-compat-y += $(call kbp-probe,HRTIMER_SETUP,linux/hrtimer.h,void hrtimer_setup\b)
+# 6.12: rcu_momentary_eqs(), rcu_momentary_dyntick_idle() before; Debian's 6.1.190 has the new name, 6.1.187 the old one
+kbp-compat-y += $(call kbp-probe,RCU_MOMENTARY_EQS,linux/rcutree.h,rcu_momentary_eqs)

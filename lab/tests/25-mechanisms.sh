@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --nics 2 --timeout 600s
-# kernels: all
+# kernels: wide
 #
 # Every mechanism that can run on this kernel is set up around a short ping-pong, is seen to have served it, and leaves
 # nothing behind; the others say why they can't. On network cards, and on loopback, which has no interrupts.

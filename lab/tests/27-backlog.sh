@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --package util-linux --package iperf3 --timeout 400s
-# kernels: all
+# kernels: 6.1 6.1-rt 6.12 7.3
 #
 # A poller serves the backlog of its CPU: what veth, a tunnel over it and RPS put there from other CPUs. No NET_RX
 # softirq is left on that CPU, and nothing is lost while the backlog changes hands, by request and by force.
@@ -86,7 +86,7 @@ wire
 serve
 kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 
-if [ "$LAB_KERNEL" = 6.1-rt ] || grep -q thread_backlog_napi /proc/cmdline; then
+if grep -q PREEMPT_RT /proc/version || grep -q thread_backlog_napi /proc/cmdline; then
 	kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
 	! kbp attach backlog --cpu "$NET_CPU" 2> "$OUT/refused" || lab_fail "it was to be refused here"
 	cat "$OUT/refused"

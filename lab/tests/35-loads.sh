@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --nics 4 --timeout 400s --module lab/modules/storm --module lab/modules/softirq
-# kernels: all
+# kernels: wide
 #
 # Every load runs, by its own totals and by the kernel's counters, and leaves nothing behind, not even after it was
 # killed. Frames of the streams' cards do not reach the stack behind the other cards on the hub.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --cpus 4 --nics 2 --module lab/modules/storm --module lab/modules/fault --timeout 600s
-# kernels: all
+# kernels: wide
 #
 # A poller that is stuck with softirqs off, and one whose thread ends: in both cases the packets go on through softirq
 # within 100 ms, everybody is told, and the module can be unloaded.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --package nftables --timeout 300s
-# kernels: all
+# kernels: wide
 #
 # Is lo slower than a veth between two namespaces, as paper 002 (section 5) saw and explained by the routes and the
 # netfilter rules of lo's namespace? It is with rules there, and it is not without: medians of the same ping-pong.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --package util-linux --package iperf3 --timeout 300s
 # kernels: all
+# steps: load serve unload
 #
 # The module works on this kernel: it can be checked, loads, serves without NET_RX on its CPU, and unloads under
 # traffic with nothing lost.
@@ -12,6 +13,7 @@
 net_up
 kbp check --module "$MODULES/kbp.ko" || lab_fail "kbp check"
 kbp_start
+lab_done load
 net_traffic whole --seconds 600 --period-us 3000
 kbp attach eth0 --cpu "$NET_CPU" --mode busy || lab_fail "attach"
 kbp -n tester attach eth1 --cpu "$NET_CPU" --mode busy || lab_fail "attach eth1"
@@ -51,9 +53,12 @@ for _ in 1 2 3 4 5; do
 	[ "$handbacks" -ne 0 ] || break
 done
 [ "$handbacks" -ne 0 ] || [ "$((softirqs * 100))" -lt "$packets" ] || lab_fail "the stream's packets need softirqs to be freed"
+lab_done serve
 kbp unload || lab_fail "unload"
+[ ! -d /sys/module/kbp ] || lab_fail "unloaded, and yet the module is there"
 sleep 0.5
 kill -INT "$NET_PID"
 net_none_lost whole
 lab_dmesg_clean
+lab_done unload
 lab_pass

@@ -8,11 +8,11 @@
 . /lab/lib.sh
 . /lab/net.sh
 
-ROUNDS=4
+ROUNDS=2
 
 # p50 NAME: median round trip of one row, ns.
 p50() {
-	net_traffic "$1" --count 500 --period-us 1000 > /dev/null
+	net_traffic "$1" --count 400 --period-us 1000 > /dev/null
 	net_none_lost "$1" > /dev/null
 	net_value "$1" p50
 }

@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import script
 
@@ -70,6 +71,103 @@ class Lab(unittest.TestCase):
             self.assertEqual(run_tests.header(path, "lab"), "--cpus 4 --nics 2")
             self.assertEqual(run_tests.header(path, "kernels"), "all")
             self.assertEqual(run_tests.header(path, "late"), "")
+
+
+class Kernels(unittest.TestCase):
+    """The table of all kernels."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def lab_test(self, name="70-serve.sh", kernels="all", steps="load serve unload"):
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n# kernels: {kernels}\n" + (f"# steps: {steps}\n" if steps else ""))
+        return path
+
+    def test_where_a_test_runs(self):
+        for words, kernel, wide, meant in (
+            ("all", "6.1-rt", False, True),
+            ("6.1 6.12", "6.12", False, True),
+            ("6.1 6.12", "6.1-rt", True, False),
+            ("wide", "6.1", False, False),
+            ("wide", "6.1", True, True),
+            ("", "6.1", True, False),
+        ):
+            self.assertEqual(run_tests.is_meant(self.lab_test(kernels=words), kernel, wide), meant, (words, kernel))
+
+    def test_headers_of_the_tree_name_kernels_that_there_are(self):
+        known = {"all", "wide", *run_tests.listed_kernels()}
+        serve = 0
+        for path in run_tests.lab_scripts([]):
+            self.assertLessEqual(set(run_tests.header(path, "kernels").split()), known, path)
+            serve += run_tests.columns_of(path) == ["load", "serve", "unload"]
+        self.assertEqual(serve, 1)
+
+    def test_cells(self):
+        path = self.lab_test()
+        text = "DONE: load\nFAIL: no packets\n"
+        self.assertEqual(run_tests.cells_of(path, "FAIL", text), {"load": "ok", "serve": "FAIL", "unload": "-"})
+        text = "DONE: load\nDONE: serve\nDONE: unload\n"
+        self.assertEqual(run_tests.cells_of(path, "ok", text), dict.fromkeys(("load", "serve", "unload"), "ok"))
+        self.assertEqual(run_tests.cells_of(path, "FAIL", text), {"load": "ok", "serve": "ok", "unload": "FAIL"})
+        self.assertEqual(run_tests.cells_of(path, "FAIL", "DONE: loads\n")["load"], "FAIL")
+        self.assertEqual(run_tests.cells_of(path, "skip", ""), dict.fromkeys(("load", "serve", "unload"), "skip"))
+        path = self.lab_test("27-backlog.sh", steps="")
+        self.assertEqual(run_tests.cells_of(path, "FAIL", text), {"27-backlog": "FAIL"})
+
+    def test_table(self):
+        rows = [
+            run_tests.Row("6.1", "6.1.0-56-amd64", "6.1.192-2", {"build": "ok", "27-backlog": "skip"}, 61.4),
+            run_tests.Row("7.3", cells={"build": "FAIL"}),
+        ]
+        scripts = [self.lab_test("27-backlog.sh", steps=""), self.lab_test()]
+        self.assertEqual(
+            run_tests.table(rows, scripts).split("\n"),
+            [
+                "kernel  release         package    build  27-backlog  load  serve  unload  s",
+                "6.1     6.1.0-56-amd64  6.1.192-2  ok     skip        -     -      -       61",
+                "7.3     ?               ?          FAIL   -           -     -      -       0",
+            ],
+        )
+
+    def run_all(self, outcomes):
+        """Go through kernels with outcomes instead of machines: kernel -> (release, exit code, output)."""
+        path = self.lab_test()
+
+        def build(row, tally):
+            row.cells["build"] = "ok"
+            tally.add(run_tests.Tally(passed=1))
+            return True
+
+        def run(_script, kernel, out):
+            release, code, text = outcomes[kernel]
+            out.mkdir(parents=True)
+            (out / "machine.json").write_text(f'{{"kernel": "{release}", "kernel_package": "1"}}')
+            return code, text
+
+        changes = {"build": build, "run_lab_test": run, "ROOT": self.folder, "lab_scripts": lambda _names: [path]}
+        skips = run_tests.listed_skips()
+        with unittest.mock.patch.multiple(run_tests, listed_skips=lambda: skips, **changes):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                return run_tests.every_kernel(list(outcomes), [], False), printed.getvalue()
+
+    def test_all_kernels(self):
+        done = "DONE: load\nDONE: serve\nDONE: unload\n"
+        tally, printed = self.run_all({"a": ("1-amd64", 0, done), "b": ("2-amd64", 1, "DONE: load\nFAIL: x\n")})
+        self.assertEqual(str(tally), "3 passed, 1 failed, 0 skipped")
+        self.assertRegex(printed, r"(?m)^b +2-amd64 +1 +ok +ok +FAIL +- +\d+$")
+        self.assertIn("2 kernels in", printed)
+
+    def test_a_test_that_passes_without_its_steps_fails(self):
+        tally, _ = self.run_all({"a": ("1-amd64", 0, "DONE: load\nPASS\n")})
+        self.assertEqual(str(tally), "1 passed, 1 failed, 0 skipped")
+
+    def test_one_kernel_under_two_names_is_a_failure(self):
+        done = "DONE: load\nDONE: serve\nDONE: unload\n"
+        tally, _ = self.run_all({"a": ("1-amd64", 0, done), "b": ("1-amd64", 0, done)})
+        self.assertEqual(tally.failures, ["a and b are both 1-amd64: run `kbp lab fetch --refresh`"])
 
 
 if __name__ == "__main__":

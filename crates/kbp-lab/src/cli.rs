@@ -262,14 +262,14 @@ fn list(args: &ListArgs) -> Result<u8> {
 
 fn table(kernels: &[KernelState]) -> String {
     let mut text = format!(
-        "{:<12} {:<28} {:<24} {:<8} TOOLCHAIN\n",
+        "{:<16} {:<28} {:<24} {:<8} TOOLCHAIN\n",
         "KERNEL", "RELEASE", "PACKAGE", "COMPILER"
     );
     for kernel in kernels {
         let abi = kernel.abi.as_deref().unwrap_or("not in the cache");
         let version = kernel.version.as_deref().unwrap_or("-");
         text.push_str(&format!(
-            "{:<12} {abi:<28} {version:<24} {:<8} {}\n",
+            "{:<16} {abi:<28} {version:<24} {:<8} {}\n",
             kernel.id, kernel.compiler, kernel.toolchain
         ));
     }

@@ -60,6 +60,12 @@ pub struct KernelConfig {
     pub image: String,
     /// The compiler that its modules want.
     pub compiler: String,
+    /// A kernel line such as `7.3`: the newest ABI of it that the suites offer, wherever the meta-package points to by then.
+    #[serde(default)]
+    pub line: Option<String>,
+    /// How many ABIs before the newest one; only those count whose image and headers the suites offer.
+    #[serde(default)]
+    pub previous: u32,
     /// A fixed ABI such as `6.1.0-55-amd64`, instead of what the meta-package points to.
     #[serde(default)]
     pub abi: Option<String>,
@@ -69,6 +75,27 @@ pub struct KernelConfig {
     /// Scripts that may skip on this kernel, by their file names, with the reason. A skip that is not listed counts as a failure.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
+}
+
+impl KernelConfig {
+    /// Whether what chooses the ABI makes sense together, and the id says the truth about it.
+    fn check_choice(&self, id: &str) -> std::result::Result<(), String> {
+        if self.abi.is_some() && (self.line.is_some() || self.previous > 0) {
+            return Err(
+                "'abi' names one kernel, so 'line' and 'previous' say nothing beside it".into(),
+            );
+        }
+        let belongs = |line: &String| {
+            id.strip_prefix(line.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        match &self.line {
+            Some(line) if !belongs(line) => {
+                Err(format!("its name does not begin with its line {line}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn default_nic() -> String {
@@ -101,6 +128,9 @@ impl Config {
                     kernel.compiler
                 ));
             }
+            kernel
+                .check_choice(id)
+                .map_err(|detail| format!("kernel {id}: {detail}"))?;
         }
         Ok(config)
     }
@@ -141,9 +171,27 @@ mod tests {
     fn the_file_of_this_tree_is_right() {
         let lab_dir = find_lab_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
         let config = Config::read(&lab_dir).unwrap();
-        for id in ["6.1", "6.1-cloud", "6.1-rt", "6.12", "7.3"] {
+        for id in [
+            "6.1",
+            "6.1-cloud",
+            "6.1-rt",
+            "6.12",
+            "6.12-rt",
+            "7.3",
+            "7.3-rt",
+        ] {
             config.kernel(id).unwrap();
         }
+        // The replay of security updates: the same meta-package, one ABI after the other.
+        let base = &config.kernel["6.1"];
+        let mut previous: Vec<u32> = config
+            .kernel
+            .values()
+            .filter(|kernel| kernel.image == base.image && kernel.suites == base.suites)
+            .map(|kernel| kernel.previous)
+            .collect();
+        previous.sort_unstable();
+        assert_eq!(previous, [0, 1, 2, 3]);
         let error = config.kernel("2.6").unwrap_err().to_string();
         assert!(
             error.contains("'2.6'") && error.contains("6.1-cloud"),
@@ -161,5 +209,25 @@ mod tests {
         Config::parse(&format!("{GUEST}{compiler}{kernel}")).unwrap();
         let error = Config::parse(&format!("{GUEST}{compiler}{kernel}colour='red'\n")).unwrap_err();
         assert!(error.contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn what_chooses_the_abi_has_to_make_sense() {
+        let with = |id: &str, keys: &str| {
+            Config::parse(&format!(
+                "{GUEST}[compiler.gcc]\nrelease='b'\npackages=[]\n[kernel.\"{id}\"]\nrelease='b'\nsuites=['b']\n\
+                 image='linux-image-amd64'\ncompiler='gcc'\n{keys}"
+            ))
+        };
+        let kernel = with("7.3-rt", "line='7.3'\nprevious=2\n").unwrap();
+        let kernel = kernel.kernel("7.3-rt").unwrap();
+        assert_eq!((kernel.line.as_deref(), kernel.previous), (Some("7.3"), 2));
+        let error = with("7.31", "line='7.3'\n").unwrap_err();
+        assert!(
+            error.contains("does not begin with its line 7.3"),
+            "{error}"
+        );
+        let error = with("a", "abi='6.1.0-55-amd64'\nprevious=1\n").unwrap_err();
+        assert!(error.contains("'abi' names one kernel"), "{error}");
     }
 }

@@ -45,6 +45,19 @@ pub enum Error {
         /// The suites, comma separated.
         suites: String,
     },
+    /// The suites offer no kernel of the kind that kernels.toml asks for.
+    #[error(
+        "{suites} offer no {wanted}: with image and headers they have {offered}; change 'line' or 'previous' of this \
+         kernel in lab/kernels.toml, or take its table out"
+    )]
+    KernelNotOffered {
+        /// The kernel.
+        wanted: String,
+        /// The suites, comma separated.
+        suites: String,
+        /// The ABIs that there are, newest first.
+        offered: String,
+    },
     /// apt failed for another reason.
     #[error("apt failed while {doing}: {detail}")]
     Apt {

@@ -47,6 +47,8 @@ pub struct KernelState {
     pub compiler: String,
     /// Where that compiler runs: `host`, `root` or `root, not made yet`.
     pub toolchain: String,
+    /// Its boot image, once it is in the cache.
+    pub image: Option<PathBuf>,
     /// Whether a machine can be started without a download.
     pub cached: bool,
 }
@@ -118,6 +120,7 @@ impl Lab {
                 id: id.clone(),
                 abi: kernel.as_ref().map(|kernel| kernel.abi.clone()),
                 version: kernel.as_ref().map(|kernel| kernel.version.clone()),
+                image: kernel.as_ref().map(|kernel| kernel.image.clone()),
                 compiler: config.compiler.clone(),
                 toolchain: toolchain.into(),
                 cached: kernel.is_some(),

@@ -17,6 +17,7 @@
 //!
 //! Not here: anything about what the scripts test. This crate knows no KBP, no pollers, no packets.
 
+mod abi;
 mod apt;
 mod cache;
 pub mod cli;

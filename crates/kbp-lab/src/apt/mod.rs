@@ -9,7 +9,7 @@
 mod errors;
 mod sources;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -138,6 +138,22 @@ impl Apt {
             .into_iter()
             .next()
             .ok_or_else(missing)
+    }
+
+    /// Those of the package names with this beginning that the given suites have.
+    ///
+    /// # Errors
+    /// [`Error::Apt`].
+    pub(crate) fn names(&self, beginning: &str, suites: &[String]) -> Result<BTreeSet<String>> {
+        let doing = format!("looking for {beginning}*");
+        let known = self.run("apt-cache", &["pkgnames", beginning], &doing)?;
+        let mut arguments = vec!["madison"];
+        arguments.extend(known.lines());
+        if arguments.len() == 1 {
+            return Ok(BTreeSet::new());
+        }
+        let listing = self.run("apt-cache", &arguments, &doing)?;
+        Ok(all_in(&listing, suites))
     }
 
     /// The records of packages given as `name=version`.
@@ -344,15 +360,29 @@ fn keep_acquire(dump: &str) -> String {
         .collect()
 }
 
-/// The newest version in `apt-cache madison`'s table, which is sorted newest first.
-fn newest_in(listing: &str, name: &str, suites: &[String]) -> Option<String> {
-    listing.lines().find_map(|line| {
+/// Name, version and suite of each line of `apt-cache madison`'s table.
+fn madison(listing: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    listing.lines().filter_map(|line| {
         let mut columns = line.split('|').map(str::trim);
         let (package, version, origin) = (columns.next()?, columns.next()?, columns.next()?);
         let suite = origin.split_whitespace().nth(1)?.split('/').next()?;
-        (package == name && suites.iter().any(|wanted| wanted == suite))
-            .then(|| version.to_string())
+        Some((package, version, suite))
     })
+}
+
+/// The newest version in `apt-cache madison`'s table, which is sorted newest first.
+fn newest_in(listing: &str, name: &str, suites: &[String]) -> Option<String> {
+    madison(listing)
+        .find(|(package, _, suite)| *package == name && suites.iter().any(|wanted| wanted == suite))
+        .map(|(_, version, _)| version.to_string())
+}
+
+/// The packages in `apt-cache madison`'s table that are in one of the suites.
+fn all_in(listing: &str, suites: &[String]) -> BTreeSet<String> {
+    madison(listing)
+        .filter(|(_, _, suite)| suites.iter().any(|wanted| wanted == suite))
+        .map(|(package, _, _)| package.to_string())
+        .collect()
 }
 
 /// `name=version` for each line `Inst name (version ...`.
@@ -457,6 +487,12 @@ mod tests {
             Some("6.1.192-2")
         );
         assert_eq!(newest_in(listing, "linux-image-rt-amd64", &suites), None);
+        let all = |suite: &str| all_in(listing, &[suite.to_string()]);
+        assert_eq!(
+            all("bookworm"),
+            BTreeSet::from(["linux-image-amd64".to_string()])
+        );
+        assert!(all("trixie").is_empty());
     }
 
     #[test]
