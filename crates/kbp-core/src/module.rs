@@ -174,12 +174,12 @@ pub fn status(host: &Host) -> Result<ModuleStatus, HostError> {
 /// boot loader. As with all parameters, the last one counts.
 pub fn is_switched_off(host: &Host) -> Result<bool, HostError> {
     let cmdline = host.read_optional("proc/cmdline")?.unwrap_or_default();
-    let values = cmdline
+    let mut values = cmdline
         .split_whitespace()
         .filter_map(|word| word.strip_prefix("kbp.enable="));
     // What the kernel takes for "no" in a boolean parameter.
     Ok(values
-        .last()
+        .next_back()
         .is_some_and(|value| matches!(value, "0" | "n" | "N" | "f" | "F" | "off" | "OFF" | "Off")))
 }
 

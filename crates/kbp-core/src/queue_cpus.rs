@@ -15,7 +15,8 @@ use serde::Serialize;
 use crate::error::{first_or_all, Error};
 use crate::host::{Host, HostError};
 use crate::netns;
-use crate::state::{MaskRecord, QueueCpusRecord, State, StateFile};
+use crate::state::{MaskRecord, QueueCpusRecord, State, StateError, StateFile};
+use crate::steer;
 use crate::CpuList;
 
 /// Which way the packets of a queue go.
@@ -83,6 +84,13 @@ pub enum Outcome {
         /// What it holds now.
         to: String,
     },
+    /// It was written over what somebody else had written meanwhile; that is its original now.
+    Adopted {
+        /// What it holds now.
+        to: String,
+        /// What is remembered as its original.
+        original: String,
+    },
     /// It holds its original again.
     Restored {
         /// That original.
@@ -100,6 +108,10 @@ impl std::fmt::Display for Written {
         write!(f, "{} {} ", self.ifname, self.file)?;
         match &self.outcome {
             Outcome::Set { to } => write!(f, "is '{to}' now"),
+            Outcome::Adopted { to, original } => write!(
+                f,
+                "is '{to}' now; it gets back '{original}', which something else wrote meanwhile"
+            ),
             Outcome::Restored { to } => write!(f, "is '{to}' again"),
             Outcome::LeftAlone { found } => {
                 write!(
@@ -179,13 +191,41 @@ impl QueueCpusRecord {
     }
 }
 
+impl MaskRecord {
+    /// Whether it is from us what a file holds. A process that died may have remembered the next text and not written
+    /// it.
+    fn is_from_us(&self, now: &str) -> bool {
+        let before = self.before.as_ref();
+        same(now, &self.set) || before.is_some_and(|before| same(now, before))
+    }
+}
+
+/// Why files are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Wishes were added.
+    Give,
+    /// Wishes have ended.
+    TakeBack,
+}
+
 /// What a file holds and is to hold.
 struct Goal {
+    direction: Direction,
     /// Below the interface's directory.
     file: String,
     now: String,
     original: String,
     to: String,
+    /// Somebody else wrote it meanwhile.
+    is_foreign: bool,
+}
+
+/// The goals of an interface's files, and the files that could not be read.
+#[derive(Default)]
+struct Goals {
+    goals: Vec<Goal>,
+    failed: Vec<HostError>,
 }
 
 /// Two texts of one mask: the kernel pads with zeros what we don't.
@@ -197,46 +237,88 @@ fn directory(ifname: &str) -> String {
     format!("sys/class/net/{ifname}")
 }
 
-/// The files of an interface that its wishes concern, or that were written for earlier ones.
-fn goals(host: &Host, base: &str, record: &QueueCpusRecord) -> Result<Vec<Goal>, HostError> {
-    let mut goals = Vec::new();
+/// A mask that was not written so far; `None` where there is none to write. A device with one transmit queue has
+/// `xps_cpus` and no answer in it. For a transmit queue of no traffic class, through which nobody sends, the answer is
+/// EINVAL.
+fn read_new(host: &Host, path: &str) -> Result<Option<String>, HostError> {
+    match host.read_optional(path) {
+        Err(error) if error.errno() == Some(libc::EINVAL) => Ok(None),
+        other => other,
+    }
+}
+
+/// The files of an interface that its wishes concern, or that were written for earlier ones. When wishes end, only
+/// what was written is looked at.
+fn goals(
+    host: &Host,
+    base: &str,
+    record: &QueueCpusRecord,
+    purpose: Purpose,
+) -> Result<Goals, HostError> {
+    let mut all = Goals::default();
     for name in host.list(&format!("{base}/queues"))? {
         let Some((direction, queue)) = Direction::of_directory(&name) else {
             continue;
         };
-        let file = direction.path(queue);
-        let known = record.files.get(&file);
         let concerned = match direction {
             Direction::Transmit => !record.transmit.is_empty(),
             Direction::Receive => record.receive.contains_key(&queue),
         };
-        if known.is_none() && !concerned {
+        let is_known = record.files.contains_key(&direction.path(queue));
+        if !is_known && (!concerned || purpose == Purpose::TakeBack) {
             continue;
         }
-        let path = format!("{base}/{file}");
-        let Some(now) = host.read_optional(&path)? else {
-            continue;
-        };
-        let original = known.map_or_else(|| now.clone(), |mask| mask.original.clone());
-        let cpus = CpuList::from_mask(&original)
-            .ok_or_else(|| host.malformed(&path, &format!("'{original}' is no mask of CPUs")))?;
-        let wanted = record.wanted(direction, queue, &cpus);
-        let to = match wanted == cpus {
-            true => original.clone(),
-            false => wanted.to_mask(),
-        };
-        goals.push(Goal {
-            file,
-            now,
-            original,
-            to,
-        });
+        // One file that can't be read is no reason to leave the others as they are.
+        match goal(host, base, record, purpose, (direction, queue)) {
+            Ok(goal) => all.goals.extend(goal),
+            Err(error) => all.failed.push(error),
+        }
     }
-    Ok(goals)
+    Ok(all)
 }
 
-/// Whether the interface has the file of this queue. A device with one transmit queue has `xps_cpus` and no answer in
-/// it, and may have fewer transmit than receive queues; a kernel without XPS has no such file.
+fn goal(
+    host: &Host,
+    base: &str,
+    record: &QueueCpusRecord,
+    purpose: Purpose,
+    (direction, queue): (Direction, u32),
+) -> Result<Option<Goal>, HostError> {
+    let file = direction.path(queue);
+    let path = format!("{base}/{file}");
+    let known = record.files.get(&file);
+    let now = match known {
+        Some(_) => host.read_optional(&path)?,
+        None => read_new(host, &path)?,
+    };
+    let Some(now) = now else {
+        return Ok(None);
+    };
+    let is_foreign =
+        known.is_some_and(|mask| !mask.is_from_us(&now) && !same(&now, &mask.original));
+    let original = match known {
+        Some(mask) if !is_foreign || purpose == Purpose::TakeBack => mask.original.clone(),
+        _ => now.clone(),
+    };
+    let cpus = CpuList::from_mask(&original)
+        .ok_or_else(|| host.malformed(&path, &format!("'{original}' is no mask of CPUs")))?;
+    let wanted = record.wanted(direction, queue, &cpus);
+    let to = match wanted == cpus {
+        true => original.clone(),
+        false => wanted.to_mask(),
+    };
+    Ok(Some(Goal {
+        direction,
+        file,
+        now,
+        original,
+        to,
+        is_foreign,
+    }))
+}
+
+/// Whether the interface has the file of this queue and an answer in it. A device may have fewer transmit than receive
+/// queues; a kernel without XPS has no such file.
 pub fn has_file(
     host: &Host,
     ifname: &str,
@@ -244,7 +326,7 @@ pub fn has_file(
     queue: u32,
 ) -> Result<bool, HostError> {
     let path = format!("{}/{}", directory(ifname), direction.path(queue));
-    Ok(host.read_optional(&path)?.is_some())
+    Ok(read_new(host, &path)?.is_some())
 }
 
 fn with_wishes(state: &State, whose: &Whose, wishes: &[Wish]) -> QueueCpusRecord {
@@ -268,8 +350,11 @@ pub fn preview(
     wishes: &[Wish],
 ) -> Result<Vec<Change>, HostError> {
     let base = directory(&whose.ifname);
-    let goals = goals(host, &base, &with_wishes(state, whose, wishes))?;
-    let changes = goals.into_iter().filter(|goal| !same(&goal.now, &goal.to));
+    let record = with_wishes(state, whose, wishes);
+    let all = goals(host, &base, &record, Purpose::Give)?;
+    all.failed.into_iter().next().map_or(Ok(()), Err)?;
+    let changes = all.goals.into_iter();
+    let changes = changes.filter(|goal| !same(&goal.now, &goal.to));
     Ok(changes
         .map(|goal| Change {
             file: format!("{base}/{}", goal.file),
@@ -295,7 +380,7 @@ pub fn give(
         None => records.push(record),
     }
     memory.save()?;
-    reach_goals(host, memory, at, &whose.ifname)
+    reach_goals(host, memory, at, &whose.ifname, Purpose::Give)
 }
 
 /// End every wish for which `ends` says so (the interface's record, the wish); files go back that no other wish of the
@@ -359,7 +444,7 @@ fn settle(host: &Host, memory: &mut StateFile, own: u64, at: usize) -> Result<Ve
     memory.save()?;
     let seen = netns::inside(own, record.netns_cookie, || {
         match host.interface_with_index(record.ifindex)? {
-            Some(ifname) => reach_goals(host, memory, at, &ifname).map(Some),
+            Some(ifname) => reach_goals(host, memory, at, &ifname, Purpose::TakeBack).map(Some),
             None => Ok(None),
         }
     })?;
@@ -377,13 +462,17 @@ fn reach_goals(
     memory: &mut StateFile,
     at: usize,
     ifname: &str,
+    purpose: Purpose,
 ) -> Result<Vec<Written>, Error> {
     let base = directory(ifname);
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for goal in goals(host, &base, &memory.state.queue_cpus[at])? {
-        let outcome = match goal.to == goal.original {
-            true => put_back(host, memory, at, &base, &goal),
-            false => set(host, memory, at, &base, &goal),
+    let all = goals(host, &base, &memory.state.queue_cpus[at], purpose)?;
+    let mut failed: Vec<Error> = all.failed.into_iter().map(Error::from).collect();
+    let mut done = Vec::new();
+    for goal in all.goals {
+        let outcome = match (goal.to == goal.original, purpose) {
+            (true, _) => put_back(host, memory, at, &base, &goal),
+            (false, Purpose::Give) => set(host, memory, at, &base, &goal),
+            (false, Purpose::TakeBack) => set_less(host, memory, at, &base, &goal),
         };
         match outcome {
             Ok(outcome) => done.extend(outcome.map(|outcome| Written {
@@ -405,27 +494,77 @@ fn set(
     base: &str,
     goal: &Goal,
 ) -> Result<Option<Outcome>, Error> {
-    let before = memory.state.clone();
+    let remembered = memory.state.clone();
+    let is_there = same(&goal.now, &goal.to);
     let mask = MaskRecord {
         original: goal.original.clone(),
         set: goal.to.clone(),
+        before: Some(goal.now.clone()).filter(|now| !is_there && !same(now, &goal.original)),
     };
-    let files = &mut memory.state.queue_cpus[at].files;
-    files.insert(goal.file.clone(), mask);
-    if memory.state != before {
-        memory.save()?;
-    }
-    if same(&goal.now, &goal.to) {
+    remember(memory, at, &goal.file, mask)?;
+    if is_there {
         return Ok(None);
     }
     if let Err(error) = host.write(&format!("{base}/{}", goal.file), &goal.to) {
-        memory.state = before;
+        memory.state = remembered;
         memory.save()?;
-        return Err(error.into());
+        return Err(refusal(goal, error));
     }
-    Ok(Some(Outcome::Set {
-        to: goal.to.clone(),
+    let files = &mut memory.state.queue_cpus[at].files;
+    let before = files
+        .get_mut(&goal.file)
+        .and_then(|mask| mask.before.take());
+    if before.is_some() {
+        memory.save()?;
+    }
+    let (to, original) = (goal.to.clone(), goal.original.clone());
+    Ok(Some(match goal.is_foreign {
+        true => Outcome::Adopted { to, original },
+        false => Outcome::Set { to },
     }))
+}
+
+fn remember(
+    memory: &mut StateFile,
+    at: usize,
+    file: &str,
+    mask: MaskRecord,
+) -> Result<(), StateError> {
+    let files = &mut memory.state.queue_cpus[at].files;
+    if files.get(file) == Some(&mask) {
+        return Ok(());
+    }
+    files.insert(file.to_owned(), mask);
+    memory.save()
+}
+
+/// What a write that failed means.
+fn refusal(goal: &Goal, error: HostError) -> Error {
+    let cpus = CpuList::from_mask(&goal.to).unwrap_or_default();
+    match (goal.direction, error.errno()) {
+        (Direction::Receive, Some(libc::EINVAL)) => steer::isolated(&cpus),
+        _ => error.into(),
+    }
+}
+
+/// Writes what other wishes leave of a file when one has ended. A file that this does not concern stays as it is,
+/// whatever it holds by now.
+fn set_less(
+    host: &Host,
+    memory: &mut StateFile,
+    at: usize,
+    base: &str,
+    goal: &Goal,
+) -> Result<Option<Outcome>, Error> {
+    let known = memory.state.queue_cpus[at].files.get(&goal.file);
+    if known.is_some_and(|mask| mask.before.is_none() && same(&mask.set, &goal.to)) {
+        return Ok(None);
+    }
+    if goal.is_foreign {
+        let found = goal.now.clone();
+        return Ok(Some(Outcome::LeftAlone { found }));
+    }
+    set(host, memory, at, base, goal)
 }
 
 fn put_back(
@@ -441,7 +580,7 @@ fn put_back(
     };
     let outcome = if same(&goal.now, &goal.original) {
         None
-    } else if !same(&goal.now, &mask.set) {
+    } else if !mask.is_from_us(&goal.now) {
         let found = goal.now.clone();
         Some(Outcome::LeftAlone { found })
     } else {

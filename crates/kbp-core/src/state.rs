@@ -131,6 +131,9 @@ pub struct IrqRecord {
     pub original: CpuList,
     /// The affinity that it was given.
     pub set: CpuList,
+    /// The affinity that we had given it before, until it has `set`: the process may die in between.
+    #[serde(default)]
+    pub before: Option<CpuList>,
     /// Who wants it there; it goes back when the last one leaves.
     pub users: BTreeSet<User>,
 }
@@ -142,6 +145,9 @@ pub struct MaskRecord {
     pub original: String,
     /// What was written.
     pub set: String,
+    /// What we had written before, until `set` is written: the process may die in between.
+    #[serde(default)]
+    pub before: Option<String>,
 }
 
 /// CPUs that the queues of an interface were given, and the files that were written for that.

@@ -139,6 +139,26 @@ pub(crate) fn notes(host: &Host, interface: &Interface) -> Vec<String> {
     .collect()
 }
 
+/// The kernel sends no packets to CPUs that are kept free of its own work.
+pub(crate) fn isolated(cpus: &CpuList) -> Error {
+    Error::Unsupported(format!(
+        "the kernel steers no packets to CPU {cpus}, because it is isolated (isolcpus or nohz_full); have what \
+         sends run on CPU {cpus}, or use `kbp attach backlog --cpu` with it"
+    ))
+}
+
+fn check_isolated(host: &Host, cpu: u32) -> Result<(), Error> {
+    for file in ["isolated", "nohz_full"] {
+        let text = host.read_optional(&format!("sys/devices/system/cpu/{file}"))?;
+        // A kernel that keeps no CPU free says "(null)".
+        let cpus: Option<CpuList> = text.and_then(|text| text.parse().ok());
+        if cpus.is_some_and(|cpus| cpus.contains(cpu)) {
+            return Err(isolated(&CpuList::one(cpu)));
+        }
+    }
+    Ok(())
+}
+
 impl Session<'_> {
     /// Plan to steer queues of an interface; each comes with the CPU of its poller.
     pub(crate) fn plan_steering(
@@ -161,6 +181,7 @@ impl Session<'_> {
                     "{name} has no NAPI instance, and this kernel can't steer its packets to a CPU (it is without RPS)"
                 )));
             }
+            check_isolated(self.host, cpu)?;
             wishes.push(Wish {
                 direction: Direction::Receive,
                 queue,
