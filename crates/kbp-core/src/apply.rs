@@ -3,6 +3,7 @@
 //!
 //! What is changed is remembered before, each by the module that changes it.
 
+use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ pub struct AttachReport {
     pub notes: Vec<String>,
     /// Whether anything was changed that has to be put back when a later step fails.
     changed: bool,
+    /// Interrupts of which irqbalance could not be told, with the reason.
+    deaf: BTreeMap<u32, String>,
 }
 
 /// What is to be detached.
@@ -87,7 +90,7 @@ impl Session<'_> {
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, Error> {
         // What earlier attachments left and can't be put back now is no reason to refuse this one;
         // it stays remembered.
-        let _ = self.forget_gone_queues();
+        let _ = self.forget_gone();
         let mut report = AttachReport::default();
         if let Err((step, cause)) = self.carry_out(plan, &mut report) {
             return Err(self.roll_back(step, cause, plan, &report));
@@ -143,6 +146,10 @@ impl Session<'_> {
         let pollers = self.control.pollers().unwrap_or_default();
         report.steered = steer::with_active(self.host, steered, &pollers, self.own);
         let napis = self.control.napis().unwrap_or_default();
+        if let Some(reason) = report.deaf.values().next() {
+            let irqs: Vec<u32> = report.deaf.keys().copied().collect();
+            report.notes.push(deaf_note(&irqs, reason));
+        }
         let moved = overview::moved(self.host, &self.file.state, &napis);
         report.notes.extend(moved);
     }
@@ -194,9 +201,10 @@ impl Session<'_> {
             },
         };
         let told = irqbalance::ban(self.host, &mut self.file, vector.irq, &user)?;
-        // The plan has said it of the interrupts that it knew.
-        if let (Told::Deaf { reason }, IrqPlan::AfterAttach) = (&told, &queue.irq) {
-            report.notes.push(deaf_note(&[vector.irq], reason));
+        // Of an irqbalance that could not be told when the plan was made the plan has said it.
+        let unsaid = queue.irq == IrqPlan::AfterAttach || plan.tells_of(vector.irq);
+        if let (Told::Deaf { reason }, true) = (told, unsaid) {
+            report.deaf.insert(vector.irq, reason);
         }
         irq_pin::pin(self.host, &mut self.file, &vector, &user, cpu)?;
         report.attached[last].vector = Some(vector);
@@ -309,6 +317,8 @@ impl Session<'_> {
     /// Give NAPI instances and backlogs back to softirq and put everything back that was changed for them. All are
     /// tried; the error names those that failed.
     pub fn detach(&mut self, plan: &DetachPlan) -> Result<Vec<Detached>, Error> {
+        // As in an attach; what is left of others' is no reason to refuse.
+        let _ = self.forget_gone();
         let (mut done, mut failed) = (Vec::new(), Vec::new());
         for napi in &plan.napis {
             match self.detach_one(napi) {
@@ -322,6 +332,8 @@ impl Session<'_> {
                 Err(error) => failed.push(error),
             }
         }
+        // Those that were attached for interfaces that have gone; with a queue that is steered they went above.
+        let _ = self.return_backlogs();
         first_or_all(failed)?;
         Ok(done)
     }

@@ -73,9 +73,11 @@ pub enum Told {
 }
 
 impl Listener {
-    /// What is sent to it so that it leaves these interrupts alone, and no others.
+    /// What is sent to it so that it leaves these interrupts alone, and no others. It takes a 0 for the end of the
+    /// list, unless it is the first.
     pub fn command(irqs: &[u32]) -> String {
-        let list: Vec<String> = irqs.iter().map(u32::to_string).collect();
+        let (first, others): (Vec<u32>, Vec<u32>) = irqs.iter().partition(|irq| **irq == 0);
+        let list: Vec<String> = first.iter().chain(&others).map(u32::to_string).collect();
         match list.is_empty() {
             true => "settings ban irqs NONE".into(),
             false => format!("settings ban irqs {}", list.join(" ")),
@@ -95,14 +97,31 @@ impl Listener {
 
     fn tell(&self, host: &Host, irqs: &[u32]) -> Result<(), String> {
         let command = Self::command(irqs);
-        if command.len() > "settings ban irqs ".len() + LIST_LEN_MAX {
+        if !Self::fits(&command) {
             return Err(format!(
                 "its list of interrupts may have {LIST_LEN_MAX} characters"
             ));
         }
         let path = host.path(&self.socket);
-        ask(&path, &command).map_err(|error| error.to_string())?;
-        let mut heard = banned_irqs(&path)?;
+        let told = Self::tell_list(&path, &command, irqs);
+        if told.is_err() {
+            // It may have understood a part, or all of it too late; then the list is to be the old one.
+            let old = Self::command(&self.banned);
+            if Self::fits(&old) {
+                let _ = ask(&path, &old);
+            }
+        }
+        told
+    }
+
+    /// Whether every version reads the whole command.
+    fn fits(command: &str) -> bool {
+        command.len() <= "settings ban irqs ".len() + LIST_LEN_MAX
+    }
+
+    fn tell_list(path: &Path, command: &str, irqs: &[u32]) -> Result<(), String> {
+        ask(path, command).map_err(|error| error.to_string())?;
+        let mut heard = banned_irqs(path)?;
         let mut wanted = irqs.to_vec();
         heard.sort_unstable();
         wanted.sort_unstable();
@@ -298,6 +317,7 @@ mod tests {
     #[test]
     fn its_commands_and_its_configuration() {
         assert_eq!(Listener::command(&[24, 9]), "settings ban irqs 24 9");
+        assert_eq!(Listener::command(&[9, 0, 24]), "settings ban irqs 0 9 24");
         assert_eq!(Listener::command(&[]), "settings ban irqs NONE");
         assert_eq!(
             configuration(&[24, 25]),

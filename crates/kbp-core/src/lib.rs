@@ -46,6 +46,7 @@ pub mod powercap;
 pub mod process;
 pub mod procfs;
 pub mod queue_cpus;
+mod queue_goals;
 pub mod sched;
 pub mod setting;
 pub mod state;

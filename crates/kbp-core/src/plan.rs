@@ -6,7 +6,7 @@
 //! ([`crate::steer`]). Carrying plans out is in [`crate::apply`], undoing what others left in [`crate::undo`].
 //! Pollers are not planned: creating one is a single request.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use crate::model::{Napi, NapiRef};
 use crate::netdev::Interface;
 use crate::netns;
 use crate::queue_cpus::{self, has_file, Change, Direction, Whose, Wish};
-use crate::state::StateFile;
+use crate::state::{StateFile, User};
 use crate::steer::{self, Steered};
 use crate::target::names;
 use crate::uapi::Mode;
@@ -113,6 +113,8 @@ pub struct AttachPlan {
     pub irqbalance: Option<BanPlan>,
     /// What a person should know before.
     pub notes: Vec<String>,
+    /// Where interrupts were moved for what is attached already, with the names of their handlers.
+    placed: BTreeMap<u32, (String, CpuList)>,
 }
 
 impl AttachPlan {
@@ -238,12 +240,14 @@ impl<'a> Session<'a> {
             interfaces: Vec::new(),
             irqbalance: None,
             notes: Vec::new(),
+            placed: BTreeMap::new(),
         };
         let now = Now {
             own: self.own,
             napis: self.control.napis()?,
             steered: steer::remembered(&self.file.state),
         };
+        plan.placed = self.placed(&now.napis);
         match &request.target {
             Target::NapiId(id) => plan.queues.push(plan_napi_id(request, *id, &now)?),
             Target::Interface { name, queue } => {
@@ -253,6 +257,16 @@ impl<'a> Session<'a> {
         plan.backlogs = self.plan_backlogs(&plan.interfaces)?;
         self.plan_irqbalance(&mut plan)?;
         Ok(plan)
+    }
+
+    /// Where the interrupts of what is attached are to be.
+    fn placed(&self, napis: &[Napi]) -> BTreeMap<u32, (String, CpuList)> {
+        let users: Vec<User> = napis.iter().map(User::of).collect();
+        let records = self.file.state.irqs.iter();
+        let used =
+            records.filter(|(_, record)| users.iter().any(|user| record.users.contains(user)));
+        used.map(|(irq, record)| (*irq, (record.name.clone(), record.set.clone())))
+            .collect()
     }
 
     fn check_cpus(&mut self, cpus: &[u32]) -> Result<(), Error> {
@@ -412,7 +426,7 @@ impl<'a> Session<'a> {
         }
         let vector = self.host.queue_vector(interface, queue)?;
         let from = self.host.irq_affinity(vector.irq)?;
-        let to = plan.target_of(vector.irq).unwrap_or(cpu);
+        let to = plan.target_of(&vector).unwrap_or(cpu);
         if to != cpu {
             plan.notes.push(format!(
                 "interrupt {} ({}) serves several queues; it goes to CPU {to}, {napi} is served on CPU {cpu}",
@@ -500,9 +514,21 @@ impl AttachPlan {
         })
     }
 
-    fn target_of(&self, irq: u32) -> Option<u32> {
+    /// Where an interrupt goes or went for another queue that it serves too.
+    fn target_of(&self, vector: &QueueVector) -> Option<u32> {
         let mut moves = self.moves();
-        moves.find(|(other, _)| *other == irq).map(|(_, to)| to)
+        let planned = moves.find(|(irq, _)| *irq == vector.irq);
+        let placed = self.placed.get(&vector.irq);
+        let placed = placed.filter(|(name, _)| *name == vector.name);
+        planned
+            .map(|(_, to)| to)
+            .or_else(|| placed.and_then(|(_, cpus)| cpus.iter().next()))
+    }
+
+    /// Whether irqbalance is to be told of this interrupt.
+    pub(crate) fn tells_of(&self, irq: u32) -> bool {
+        let ban = self.irqbalance.as_ref();
+        ban.is_some_and(|ban| ban.irqs.contains(&irq))
     }
 }
 

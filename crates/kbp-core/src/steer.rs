@@ -268,6 +268,11 @@ impl Session<'_> {
         Ok(true)
     }
 
+    /// Whether the backlog of a CPU is attached for the sake of interfaces.
+    pub fn is_lent(&self, cpu: u32) -> bool {
+        self.file.state.backlogs.contains_key(&cpu)
+    }
+
     /// The user asks for the backlog of a CPU himself: it stays attached when the interfaces leave for whose sake it
     /// was. Returns the poller, or `None` where it was not attached for interfaces.
     pub fn adopt_backlog(&mut self, cpu: u32) -> Result<Option<Poller>, Error> {

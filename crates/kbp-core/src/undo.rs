@@ -42,6 +42,12 @@ pub struct PollerDeleted {
 }
 
 impl Freed {
+    fn add(&mut self, more: Self) {
+        self.irqs.extend(more.irqs);
+        self.queues.extend(more.queues);
+        self.irqbalance.extend(more.irqbalance);
+    }
+
     /// Whether there was nothing.
     pub fn is_empty(&self) -> bool {
         self.irqs.is_empty() && self.queues.is_empty() && self.irqbalance.is_empty()
@@ -149,22 +155,21 @@ impl Session<'_> {
             Ok(written) => deleted.gone.queues.extend(written),
             Err(error) => failed.push(error),
         }
+        // What is left of attachments to other pollers stays remembered where it can't be put back.
+        if let Ok(freed) = self.forget_gone() {
+            deleted.gone.add(freed);
+        }
+        let _ = self.return_backlogs();
         first_or_all(failed)?;
         Ok(deleted)
     }
 
-    /// Put back what was changed for instances that went away by themselves (device removed).
+    /// Put back what was changed for instances that went away by themselves (device removed), without the backlogs
+    /// that were attached for them, which may be needed again at once.
     ///
     /// Only those of this network namespace are judged, because the list of what is attached may
     /// leave out the others.
     pub fn forget_gone(&mut self) -> Result<Freed, Error> {
-        let freed = self.forget_gone_queues()?;
-        self.return_backlogs()?;
-        Ok(freed)
-    }
-
-    /// The same without the backlogs that were attached for them, which may be needed again at once.
-    pub(crate) fn forget_gone_queues(&mut self) -> Result<Freed, Error> {
         let known: Vec<User> = self.control.napis()?.iter().map(User::of).collect();
         let mut users = users_of(&self.file.state);
         users.retain(|user| user.is_attachment_in(self.own) && !known.contains(user));

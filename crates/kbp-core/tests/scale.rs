@@ -5,11 +5,12 @@
 mod common;
 
 use common::{Family, Machine};
+use kbp_core::irq_pin;
 use kbp_core::plan::{AttachRequest, Session, Target};
 use kbp_core::queue_cpus::Outcome;
-use kbp_core::state;
+use kbp_core::state::{self, StateFile, User};
 use kbp_core::uapi::Mode;
-use kbp_core::{Class, Error};
+use kbp_core::{Class, CpuList, Error};
 
 fn request(target: &str, cpus: &[u32]) -> AttachRequest {
     AttachRequest {
@@ -212,12 +213,15 @@ fn a_transmit_queue_that_can_not_be_written_undoes_everything() {
     // It holds something that is no mask by now.
     machine.write("sys/class/net/eth1/queues/tx-2/xps_cpus", "what\n");
     let error = session.attach(&plan).unwrap_err();
+    assert!(matches!(error, Error::RolledBack { .. }), "{error}");
     assert!(error.to_string().contains("is no mask"), "{error}");
     drop(session);
     assert!(family.napis.is_empty());
     assert!([30, 31, 32]
         .iter()
         .all(|irq| machine.affinity(*irq) == "0-3"));
+    assert_eq!(machine.xps("eth1", 3), ["0", "0", "what"]);
+    is_clean(&machine);
 }
 
 #[test]
@@ -267,4 +271,119 @@ fn queues_that_are_attached_already_conflict() {
         matches!(error, Error::AlreadyAttached { cpu: 3, .. }),
         "{error}"
     );
+}
+
+/// A process that died after it had remembered what a second attach writes, and before it wrote that.
+#[test]
+fn a_process_that_died_between_two_attaches_has_lost_no_original() {
+    let (machine, mut family) = (machine(&["00000004", "0", "0"]), family());
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let plan = session.plan_attach(&request("eth1:1", &[2])).unwrap();
+    session.attach(&plan).unwrap();
+    drop(session);
+    assert_eq!(machine.xps("eth1", 3), ["0", "4", "0"]);
+    let path = "sys/class/net/eth1/queues/tx-0/xps_cpus";
+    {
+        let mut memory = StateFile::open(&machine.host).unwrap();
+        let mask = memory.state.queue_cpus[0].files.values_mut().next();
+        let mask = mask.unwrap();
+        assert_eq!((mask.original.as_str(), &mask.before), ("00000004", &None));
+        mask.before = Some(std::mem::replace(&mut mask.set, "8".into()));
+        let irq = memory.state.irqs.get_mut(&31).unwrap();
+        irq.before = Some(std::mem::replace(&mut irq.set, CpuList::one(3)));
+        memory.save().unwrap();
+    }
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    session.undo_all().unwrap();
+    drop(session);
+    assert_eq!(machine.read(path), "00000004");
+    assert_eq!(machine.affinity(31), "0-3");
+    is_clean(&machine);
+}
+
+/// The state as it is on disk when the write happens: a second attach that can't write is such a moment.
+#[test]
+fn what_we_wrote_before_is_remembered_until_the_next_text_is_written() {
+    let (machine, mut family) = (machine(&["0", "0", "0"]), family());
+    let shared = " 30:  0  0  0  0  PCI-MSI 30-edge      eth1\n";
+    machine.write("proc/interrupts", &(common::E1000E.to_owned() + shared));
+    let vector = machine.host.interface("eth1").unwrap();
+    let vector = machine.host.queue_vector(&vector, 0).unwrap();
+    let mut memory = StateFile::open(&machine.host).unwrap();
+    let user = |name: &str| User::Other(name.into());
+    irq_pin::pin(&machine.host, &mut memory, &vector, &user("one"), 2).unwrap();
+    irq_pin::pin(&machine.host, &mut memory, &vector, &user("two"), 3).unwrap();
+    let record = memory.state.irqs[&30].clone();
+    assert_eq!((record.set, record.before), (CpuList::one(3), None));
+    // As the process that dies in the second pin leaves it.
+    let record = memory.state.irqs.get_mut(&30).unwrap();
+    record.before = Some(CpuList::one(2));
+    machine.write("proc/irq/30/smp_affinity_list", "2\n");
+    irq_pin::release(&machine.host, &mut memory, &user("one")).unwrap();
+    irq_pin::release(&machine.host, &mut memory, &user("two")).unwrap();
+    assert_eq!(machine.affinity(30), "0-3");
+    drop((memory, family.pollers.pop()));
+    is_clean(&machine);
+}
+
+#[test]
+fn files_that_somebody_else_wrote_stay_when_another_queue_leaves() {
+    let (machine, mut family) = (machine(&["0", "0", "0"]), family());
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let plan = session.plan_attach(&request("eth1", &[2, 3])).unwrap();
+    session.attach(&plan).unwrap();
+    machine.write("sys/class/net/eth1/queues/tx-0/xps_cpus", "2\n");
+    let plan = session.plan_detach(&"eth1:1".parse().unwrap()).unwrap();
+    session.detach(&plan).unwrap();
+    assert_eq!(machine.xps("eth1", 3), ["2", "0", "4"]);
+    // The next attach says what it writes over, and puts that back.
+    let plan = session.plan_attach(&request("eth1:1", &[3])).unwrap();
+    let changes = plan.changes(&machine.host);
+    assert!(
+        changes
+            .iter()
+            .any(|change| change.contains("tx-0/xps_cpus (now '2')")),
+        "{changes:#?}"
+    );
+    let report = session.attach(&plan).unwrap();
+    let adopted = Outcome::Adopted {
+        to: "6".into(),
+        original: "2".into(),
+    };
+    assert!(
+        report.written.iter().any(|one| one.outcome == adopted),
+        "{:?}",
+        report.written
+    );
+    assert_eq!(machine.xps("eth1", 3), ["6", "8", "4"]);
+    session.undo_all().unwrap();
+    drop(session);
+    assert_eq!(machine.xps("eth1", 3), ["2", "0", "0"]);
+    is_clean(&machine);
+}
+
+#[test]
+fn one_file_that_can_not_be_put_back_does_not_keep_the_others() {
+    let (machine, mut family) = (machine(&["0", "0", "0"]), family());
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let plan = session.plan_attach(&request("eth1", &[2])).unwrap();
+    session.attach(&plan).unwrap();
+    // It can't be read: a directory answers with EISDIR.
+    let file = "sys/class/net/eth1/queues/tx-1/xps_cpus";
+    machine.remove(file);
+    machine.write(&format!("{file}/x"), "");
+    let error = session.undo_all().unwrap_err();
+    assert!(error.to_string().contains("tx-1/xps_cpus"), "{error}");
+    let others = [0, 2].map(|queue: u32| {
+        let file = format!("sys/class/net/eth1/queues/tx-{queue}/xps_cpus");
+        machine.read(&file)
+    });
+    assert_eq!(others, ["0", "0"]);
+    // It is tried again when it can be read.
+    machine.rename(file, "away");
+    machine.write(file, "4\n");
+    session.undo_all().unwrap();
+    drop(session);
+    assert_eq!(machine.xps("eth1", 3), ["0", "0", "0"]);
+    is_clean(&machine);
 }

@@ -259,9 +259,11 @@ fn an_interface_may_be_renamed_or_go() {
     // A new one of that name has another number and files of its own.
     machine.add_virtual("next", 20, 1);
     machine.write("sys/class/net/next/queues/rx-0/rps_cpus", "3\n");
-    let mut session = Session::open(&machine.host, &mut family).unwrap();
-    session.forget_gone().unwrap();
-    drop(session);
+    attach(&machine, &mut family, "eth0", 3);
+    assert_eq!(backlog(&mut family, 2), Backlog::Owned);
+    attach(&machine, &mut family, "lo", 2);
+    machine.rename("sys/class/net/lo", "gone-too");
+    detach(&machine, &mut family, "eth0");
     assert_eq!(machine.rps("next", 0), "3");
     assert_eq!(backlog(&mut family, 2), Backlog::Owned);
     is_clean(&machine);
@@ -305,4 +307,25 @@ fn rfs_is_said_to_be_in_the_way() {
     let mut session = Session::open(&machine.host, &mut family).unwrap();
     let plan = session.plan_attach(&request("near", &[2])).unwrap();
     assert!(plan.notes[0].contains("RFS is on"), "{:?}", plan.notes);
+}
+
+#[test]
+fn a_cpu_to_which_the_kernel_steers_nothing_is_refused_in_the_plan() {
+    let (machine, mut family) = set_up();
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let file = |name: &str| format!("sys/devices/system/cpu/{name}");
+    machine.write(&file("nohz_full"), "(null)\n");
+    machine.write(&file("isolated"), "\n");
+    session.plan_attach(&request("near", &[2])).unwrap();
+    for (isolated, nohz_full) in [("2-3", "(null)"), ("", "1-2")] {
+        machine.write(&file("isolated"), &format!("{isolated}\n"));
+        machine.write(&file("nohz_full"), &format!("{nohz_full}\n"));
+        let error = session.plan_attach(&request("near", &[2])).unwrap_err();
+        assert_eq!(error.class(), Class::Unsupported, "{error}");
+        assert!(error.to_string().contains("kbp attach backlog"), "{error}");
+        // What has a NAPI instance needs no steering.
+        session.plan_attach(&request("eth0", &[2])).unwrap();
+    }
+    machine.write(&file("nohz_full"), "0\n");
+    session.plan_attach(&request("near", &[2])).unwrap();
 }

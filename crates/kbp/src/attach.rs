@@ -161,20 +161,31 @@ fn attach_backlog(args: &AttachArgs, context: &Context) -> Result<()> {
         return Err(Error::Usage(words.into()).into());
     };
     let mut client = context.client()?;
+    let mut session = Session::open(&context.host, &mut client)?;
+    if args.dry_run && session.is_lent(cpu) {
+        let change = format!(
+            "remember that the backlog of CPU {cpu}, which is attached for interfaces, stays attached when they leave"
+        );
+        return print_change(context, &change);
+    }
     if !args.dry_run {
-        let adopted = Session::open(&context.host, &mut client)?.adopt_backlog(cpu)?;
-        if let Some(poller) = adopted {
+        if let Some(poller) = session.adopt_backlog(cpu)? {
             return print_backlog(context, &poller);
         }
     }
+    drop(session);
     let plan = backlog::plan_attach(&context.host, &mut client, cpu)?;
     if args.dry_run {
-        return match context.json {
-            true => print::json(context, &json!({ "changes": [plan.change()], "notes": [] })),
-            false => print::line(plan.change()),
-        };
+        return print_change(context, &plan.change());
     }
     print_backlog(context, &backlog::apply(&mut client, &plan)?)
+}
+
+fn print_change(context: &Context, change: &str) -> Result<()> {
+    match context.json {
+        true => print::json(context, &json!({ "changes": [change], "notes": [] })),
+        false => print::line(change),
+    }
 }
 
 fn detach_backlog(cpu: u32, context: &Context) -> Result<()> {
@@ -203,6 +214,10 @@ fn print_backlog(context: &Context, poller: &Poller) -> Result<()> {
 }
 
 fn attach_napi(target: Target, args: &AttachArgs, context: &Context) -> Result<()> {
+    if args.queues.is_some() && !matches!(target, Target::Interface { queue: None, .. }) {
+        let words = "that is one queue already; --queues goes with an interface alone";
+        return Err(Error::Usage(words.into()).into());
+    }
     let request = AttachRequest {
         target,
         queues: args.queues.clone().unwrap_or_default().0,
