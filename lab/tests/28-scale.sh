@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock real --cpus 4 --nics 2:igb --cold --package util-linux --package irqbalance --timeout 300s
+# lab: --clock real --cpus 4 --nics 2:igb --package util-linux --package irqbalance --package socat --timeout 300s
 #
 # Two pollers serve the receive queues of one card: traffic of many flows, none of it in a softirq on their CPUs, none of
 # it lost. A bridge and the end of a veth in another namespace are attached by name. Every file that was written holds
@@ -89,19 +89,39 @@ flows() {
 }
 
 # no_softirqs NAME COMMAND...: while it runs, neither poller's CPU runs NET_RX (a few are others': timers of the stack).
+# A host that is busy with other things may keep a poller from running for so long that the watchdog hands its packets
+# back, rightly: only a run in which it did not is judged.
 no_softirqs() {
 	softirqs_name=$1
 	shift
-	before2=$(net_softirqs 2) before3=$(net_softirqs 3)
-	"$@"
-	softirqs=$(($(net_softirqs 2) - before2 + $(net_softirqs 3) - before3))
-	echo "$softirqs_name: NET_RX on CPU 2 and 3: $softirqs"
-	[ "$softirqs" -le 10 ] || lab_fail "$softirqs_name: $softirqs NET_RX softirqs on the pollers' CPUs"
+	for _ in 1 2 3 4 5; do
+		handbacks2=$(counter 2 handbacks) handbacks3=$(counter 3 handbacks)
+		before2=$(net_softirqs 2) before3=$(net_softirqs 3)
+		"$@"
+		softirqs=$(($(net_softirqs 2) - before2 + $(net_softirqs 3) - before3))
+		handbacks2=$(($(counter 2 handbacks) - handbacks2)) handbacks3=$(($(counter 3 handbacks) - handbacks3))
+		echo "$softirqs_name: NET_RX on CPU 2 and 3: $softirqs; handed back on CPU 2: $handbacks2, on CPU 3: $handbacks3"
+		if [ "$handbacks2" -eq 0 ] && [ "$handbacks3" -eq 0 ]; then
+			[ "$softirqs" -le 10 ] || lab_fail "$softirqs_name: $softirqs NET_RX softirqs on the pollers' CPUs"
+			return
+		fi
+	done
+	lab_fail "$softirqs_name: the pollers served no run without the watchdog"
 }
 
-# Places of the receive interrupts, in the order of the queues.
+# The receive interrupts, in the order of the queues.
+receive_irqs() {
+	awk '/ eth0-(rx|TxRx)-/ { sub(":", "", $1); print $1 }' /proc/interrupts
+}
+
+# What irqbalance says that it leaves alone.
+banned() {
+	printf setup | socat -t 5 - "UNIX-CONNECT:/run/irqbalance/irqbalance$IRQBALANCE.sock"
+}
+
+# Their places.
 places() {
-	awk '/ eth0-(rx|TxRx)-/ { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
+	receive_irqs | while read -r irq; do
 		printf '%s ' "$(cat "/proc/irq/$irq/smp_affinity_list")"
 	done
 }
@@ -190,7 +210,8 @@ lab_dmesg_clean
 echo "irqbalance is told, and told otherwise"
 mkdir -p /run/irqbalance
 irqbalance --foreground --interval 1 --banirq=1 > "$OUT/irqbalance.log" 2>&1 &
-lab_defer kill $!
+IRQBALANCE=$!
+lab_defer kill "$IRQBALANCE"
 awk '/ eth0-/ { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
 	echo 0 > "/proc/irq/$irq/smp_affinity_list"
 done
@@ -205,8 +226,15 @@ kbp attach eth0 --cpu 2 || lab_fail "attach"
 # It must not happen for four rounds of irqbalance; there is nothing to wait for.
 sleep 4
 [ "$(places)" = "2 2 2 2 " ] || lab_fail "irqbalance moved them: $(places)"
+for irq in 1 $(receive_irqs); do
+	banned | grep -q " IRQ $irq LOAD" || lab_fail "irqbalance does not leave $irq alone: $(banned)"
+done
 kbp detach eth0 || lab_fail "detach"
 kbp attach eth0:0 --cpu 2 --dry-run > "$OUT/told-again" 2>&1 || lab_fail "dry run"
+for irq in $(receive_irqs); do
+	! banned | grep " IRQ $irq LOAD" || lab_fail "irqbalance still leaves $irq alone"
+done
+banned | grep -q " IRQ 1 LOAD" || lab_fail "irqbalance has forgotten its own list: $(banned)"
 grep -q "settings ban irqs 1 [0-9]*' to" "$OUT/told-again" || lab_fail "it was not told otherwise: $(cat "$OUT/told-again")"
 kbp unload || lab_fail "unload"
 lab_dmesg_clean
