@@ -3,7 +3,7 @@
 //!
 //! What lo, veth, bridges, tunnels and RPS receive has no NAPI instance of its own; it goes through the backlog of a
 //! CPU. A plan is made and checked first, shown, then carried out, as in [`crate::plan`]; it changes nothing but the
-//! poller, so there is nothing to remember.
+//! poller, so there is nothing to remember. What is attached for the sake of an interface is in [`crate::steer`].
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ fn label(cpu: u32) -> String {
     format!("the backlog of CPU {cpu}")
 }
 
-fn poller_of(control: &mut dyn Control, cpu: u32) -> Result<Poller, Error> {
+/// The poller of a CPU; the error says how to make one.
+pub(crate) fn poller_of(control: &mut dyn Control, cpu: u32) -> Result<Poller, Error> {
     match control.poller_get(cpu) {
         Ok(poller) => Ok(poller),
         Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENOENT)) => {

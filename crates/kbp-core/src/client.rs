@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::attr::{Attr, Attrs, DecodeError};
 use crate::error::Class;
+use crate::ethtool;
+use crate::host::HostError;
 use crate::model::{Napi, NapiRef, Notification, Poller, PollerSpec};
 use crate::netlink::{Connection, Failure, Message, Refusal};
 use crate::netns::{self, NetnsError};
@@ -268,6 +270,8 @@ pub trait Control {
     fn napis(&mut self) -> Result<Vec<Napi>, ClientError>;
     /// See [`netns::cookie`].
     fn netns_cookie(&mut self) -> Result<u64, NetnsError>;
+    /// See [`ethtool::has_queue_napis`].
+    fn has_queue_napis(&mut self, ifname: &str) -> Result<bool, HostError>;
 }
 
 impl Control for Client {
@@ -297,6 +301,9 @@ impl Control for Client {
     }
     fn netns_cookie(&mut self) -> Result<u64, NetnsError> {
         netns::cookie()
+    }
+    fn has_queue_napis(&mut self, ifname: &str) -> Result<bool, HostError> {
+        ethtool::has_queue_napis(ifname)
     }
 }
 

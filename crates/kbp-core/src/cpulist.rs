@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sets of CPUs in the kernel's list format (`0-3,8`).
-//!
-//! The mask format (`ff,00000001`) is not here; every file that we use has a `_list` sibling.
+//! Sets of CPUs in the kernel's list format (`0-3,8`), and in its mask format (`ff,00000001`) for the files that
+//! have no other (`rps_cpus`, `xps_cpus`).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,6 +28,38 @@ impl CpuList {
     /// The set with one CPU.
     pub fn one(cpu: u32) -> Self {
         Self(BTreeSet::from([cpu]))
+    }
+
+    /// The set in the kernel's mask format: words of 32 CPUs in hexadecimal, the highest first. `None` for a text that
+    /// is no mask.
+    pub fn from_mask(text: &str) -> Option<Self> {
+        let words = text.trim().split(',');
+        let words: Option<Vec<u32>> = words
+            .map(|word| u32::from_str_radix(word, 16).ok())
+            .collect();
+        let mut cpus = BTreeSet::new();
+        for (place, word) in words?.iter().rev().enumerate() {
+            let bits = (0..u32::BITS).filter(|bit| (word >> bit) & 1 == 1);
+            cpus.extend(bits.map(|bit| place as u32 * u32::BITS + bit));
+        }
+        Some(Self(cpus))
+    }
+
+    /// The set in the kernel's mask format, with no more words than it needs.
+    pub fn to_mask(&self) -> String {
+        let highest = self.0.last().copied().unwrap_or_default();
+        let mut words = vec![0u32; (highest / u32::BITS) as usize + 1];
+        for cpu in self.iter() {
+            words[(cpu / u32::BITS) as usize] |= 1 << (cpu % u32::BITS);
+        }
+        let mut text = String::new();
+        for word in words.iter().rev() {
+            text.push_str(&match text.is_empty() {
+                true => format!("{word:x}"),
+                false => format!(",{word:08x}"),
+            });
+        }
+        text
     }
 
     /// Whether the CPU is in the set.
@@ -67,6 +98,22 @@ fn parse_range(part: &str) -> Option<(u32, u32)> {
         }
     };
     (first <= last && last <= CPU_MAX).then_some((first, last))
+}
+
+/// The numbers of a list like `2-3,0`, in the order in which they stand there; none twice, and at least one.
+pub fn numbers(text: &str) -> Result<Vec<u32>, String> {
+    let (mut numbers, mut seen) = (Vec::new(), BTreeSet::new());
+    for part in text.trim().split(',') {
+        let (first, last) = parse_range(part)
+            .ok_or_else(|| format!("'{text}' is not a list of numbers like 0-3,8"))?;
+        for number in first..=last {
+            if !seen.insert(number) {
+                return Err(format!("{number} is in '{text}' twice"));
+            }
+            numbers.push(number);
+        }
+    }
+    Ok(numbers)
 }
 
 impl FromStr for CpuList {
@@ -142,6 +189,33 @@ mod tests {
                 printed,
                 "{text:?}"
             );
+        }
+    }
+
+    #[test]
+    fn masks_are_those_of_the_kernel() {
+        for (mask, list, printed) in [
+            ("4\n", "2", "4"),
+            ("0", "", "0"),
+            ("00000002,00000000", "33", "2,00000000"),
+            ("ff,00000001", "0,32-39", "ff,00000001"),
+            ("00000000,0000000c", "2-3", "c"),
+        ] {
+            let cpus = CpuList::from_mask(mask).unwrap();
+            assert_eq!(cpus.to_string(), list, "{mask:?}");
+            assert_eq!(cpus.to_mask(), printed, "{mask:?}");
+        }
+        for text in ["", "x", "1,,2", "123456789"] {
+            assert!(CpuList::from_mask(text).is_none(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_keep_their_order_and_stand_there_once() {
+        assert_eq!(numbers("2-3,0"), Ok(vec![2, 3, 0]));
+        assert_eq!(numbers("7"), Ok(vec![7]));
+        for text in ["", "2,2", "1-3,2", "3-1", "a", "1,"] {
+            assert!(numbers(text).is_err(), "{text:?}");
         }
     }
 

@@ -133,6 +133,9 @@ pub enum Error {
         /// CPU of its poller.
         cpu: u32,
     },
+    /// Something that was named, or that it needs, is not there.
+    #[error("{0}")]
+    NotFound(String),
     /// Something else is in the way.
     #[error("{0}")]
     Conflict(String),
@@ -180,13 +183,25 @@ impl Error {
             Self::Netdev(e) => e.class(),
             Self::UnknownInterface { .. } | Self::UnknownQueue { .. } => Class::NotFound,
             Self::CpuOffline { .. } | Self::NotAttached { .. } => Class::NotFound,
-            Self::NoPoller { .. } => Class::NotFound,
+            Self::NoPoller { .. } | Self::NotFound(_) => Class::NotFound,
             Self::AlreadyAttached { .. } | Self::Conflict(_) => Class::Conflict,
             Self::NoVector { .. } | Self::Unsupported(_) => Class::Unsupported,
             Self::Usage(_) => Class::Usage,
             Self::TimedOut(_) => Class::TimedOut,
             Self::RolledBack { cause, .. } => cause.class(),
             Self::LeftChanged { .. } | Self::UndoIncomplete(_) => Class::LeftChanged,
+        }
+    }
+}
+
+/// One failure keeps its own words and class; several become one sentence.
+pub(crate) fn first_or_all(mut failed: Vec<Error>) -> Result<(), Error> {
+    match failed.len() {
+        0 => Ok(()),
+        1 => Err(failed.remove(0)),
+        _ => {
+            let words: Vec<String> = failed.iter().map(ToString::to_string).collect();
+            Err(Error::UndoIncomplete(words.join("; ")))
         }
     }
 }

@@ -63,6 +63,16 @@ pub fn driver(ifname: &str) -> Result<Option<String>, HostError> {
     Ok(Some(name).filter(|name| !name.is_empty()))
 }
 
+/// Whether a virtual interface has a NAPI instance for each of its receive queues. Of those that Debian's kernels
+/// have it is the veth, while it merges what it receives; an XDP program switches that on too. Tunnels have instances
+/// as well, but one for each CPU, which must stay there (`gro_cells`).
+pub fn has_queue_napis(ifname: &str) -> Result<bool, HostError> {
+    match driver(ifname)?.as_deref() {
+        Some("veth") => offload(ifname, Offload::Receive),
+        _ => Ok(false),
+    }
+}
+
 /// An offload that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
@@ -138,6 +148,7 @@ mod tests {
     fn loopback_has_no_driver_and_answers_about_offload() {
         assert_eq!(driver("lo").unwrap(), None);
         offload("lo", Offload::Receive).unwrap();
+        assert!(!has_queue_napis("lo").unwrap());
         let error = driver("no-such-dev").unwrap_err().to_string();
         assert!(error.contains("no-such-dev"), "{error}");
         assert!(driver("a/b").is_err());

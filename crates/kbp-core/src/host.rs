@@ -76,18 +76,23 @@ impl HostError {
         }
     }
 
+    /// The errno of a system call.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Read { source, .. } | Self::Write { source, .. } | Self::Call { source, .. } => {
+                source.raw_os_error()
+            }
+            Self::Parse { .. } => None,
+        }
+    }
+
     /// Whether the file does not exist, or stopped to exist while it was read, as the files of a
     /// task that ends do.
     pub fn is_missing(&self) -> bool {
-        match self {
-            Self::Read { source, .. } | Self::Write { source, .. } | Self::Call { source, .. } => {
-                matches!(
-                    source.raw_os_error(),
-                    Some(libc::ENOENT | libc::ENODEV | libc::ESRCH | libc::ENOTDIR)
-                )
-            }
-            Self::Parse { .. } => false,
-        }
+        matches!(
+            self.errno(),
+            Some(libc::ENOENT | libc::ENODEV | libc::ESRCH | libc::ENOTDIR)
+        )
     }
 }
 

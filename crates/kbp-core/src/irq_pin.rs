@@ -68,25 +68,35 @@ pub fn pin(
     match file.state.irqs.get_mut(&vector.irq) {
         Some(record) if record.name == vector.name => {
             record.users.insert(user.clone());
+            // It has this one until it is written, and after a process that died in between.
+            let moves = current != target && current != record.original;
+            record.before = moves.then(|| current.clone());
             record.set = target.clone();
         }
-        // Where it is right already there is nothing to remember, and nothing to put back.
-        _ if current == target => return Ok(current),
+        // Where it is right already there is nothing to put back; it is remembered so that it is seen when it leaves.
         _ => {
             let record = IrqRecord {
                 name: vector.name.clone(),
                 original: current.clone(),
                 set: target.clone(),
+                before: None,
                 users: [user.clone()].into(),
             };
             file.state.irqs.insert(vector.irq, record);
         }
     }
     file.save()?;
+    if current == target {
+        return Ok(current);
+    }
     if let Err(error) = host.set_irq_affinity(vector.irq, &target) {
         file.state = before;
         file.save()?;
         return Err(error.into());
+    }
+    let record = file.state.irqs.get_mut(&vector.irq);
+    if record.is_some_and(|record| record.before.take().is_some()) {
+        file.save()?;
     }
     Ok(current)
 }
@@ -135,6 +145,11 @@ fn release_one(
         }));
     }
     let record = record.clone();
+    if record.original == record.set && record.before.is_none() {
+        file.state.irqs.remove(&irq);
+        file.save()?;
+        return Ok(None);
+    }
     let outcome = put_back(host, irq, &record)?;
     file.state.irqs.remove(&irq);
     file.save()?;
@@ -157,7 +172,9 @@ fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error>
         Err(error) if error.is_missing() => return left_alone("it does not exist any more".into()),
         Err(error) => return Err(error.into()),
     };
-    if current != record.set {
+    let is_original = current == record.original;
+    let is_from_us = current == record.set || Some(&current) == record.before.as_ref();
+    if !is_original && !is_from_us {
         return left_alone(format!(
             "something else moved it to CPU {current} meanwhile"
         ));

@@ -6,8 +6,9 @@
 //! * [`irq`]: which interrupt vector belongs to a receive queue.
 //! * [`client`]: the typed client of the generic netlink family `kbp` ([`uapi`] has its numbers,
 //!   [`netlink`] and [`attr`] the transport, [`model`] the objects).
-//! * [`plan`], [`irq_pin`], [`state`]: attach and detach as a list of changes that can be shown before, rolled
-//!   back, remembered and undone. [`threaded`], [`busy_poll`] do the same for mainline's threaded NAPI,
+//! * [`plan`], [`apply`], [`undo`], [`state`]: attach and detach as a list of changes that can be shown before, rolled
+//!   back, remembered and undone. What they change besides the module: [`irq_pin`], [`queue_cpus`],
+//!   [`irqbalance`]. [`threaded`], [`busy_poll`] do the same for mainline's threaded NAPI,
 //!   [`setting`] for single files, [`placed`] for other kernel threads, and [`process`] says who did it.
 //! * [`napi_netlink`], [`ethtool`]: what the kernel says about NAPI instances and interfaces.
 //! * [`module`], [`check`], [`overview`]: the kernel module's coming and going, whether it can work
@@ -16,6 +17,7 @@
 //! Nothing here prints, parses a command line or ends the process; that is crate `kbp`. Nothing
 //! here makes load or measures; that is crate `kbp-measure`.
 
+pub mod apply;
 pub mod attr;
 pub mod backlog;
 pub mod busy_poll;
@@ -27,6 +29,7 @@ pub mod ethtool;
 pub mod host;
 pub mod irq;
 pub mod irq_pin;
+pub mod irqbalance;
 pub mod kmsg;
 pub mod livepatch;
 pub mod model;
@@ -42,12 +45,16 @@ pub mod plan;
 pub mod powercap;
 pub mod process;
 pub mod procfs;
+pub mod queue_cpus;
+mod queue_goals;
 pub mod sched;
 pub mod setting;
 pub mod state;
+pub mod steer;
 pub mod target;
 pub mod threaded;
 pub mod uapi;
+pub mod undo;
 
 pub use client::Client;
 pub use cpulist::CpuList;

@@ -11,6 +11,9 @@ use crate::host::{Host, HostError};
 /// Longest name of an interface, in bytes (`IFNAMSIZ` without its end).
 pub const IFNAME_LEN_MAX: usize = 15;
 
+/// Kinds of interfaces that hand what they have unpacked to the stack again, under their own name.
+const UNPACKING: [&str; 4] = ["bridge", "vxlan", "geneve", "macsec"];
+
 /// A network interface of the namespace that /sys shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Interface {
@@ -77,6 +80,42 @@ impl Host {
             .into_iter()
             .filter(|name| self.exists(&format!("sys/class/net/{name}/ifindex")))
             .collect())
+    }
+
+    /// The interface with this number in the caller's network namespace; `None` when there is none (any more).
+    pub fn interface_with_index(&self, ifindex: u32) -> Result<Option<String>, HostError> {
+        for name in self.interface_names()? {
+            let index = self.read_optional(&format!("sys/class/net/{name}/ifindex"))?;
+            if index.and_then(|text| text.parse().ok()) == Some(ifindex) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The ports of a bridge, by name; `None` for what is no bridge.
+    pub fn bridge_ports(&self, name: &str) -> Result<Option<Vec<String>>, HostError> {
+        match self.exists(&format!("sys/class/net/{name}/bridge")) {
+            true => self.list(&format!("sys/class/net/{name}/brif")).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The interfaces through which a virtual one receives without the stack looking at its packets again (VLAN,
+    /// bond, macvlan); none for the others. A tunnel unpacks what it receives, so it is one of the others, although
+    /// the kernel links it to an interface below it too.
+    pub fn received_by(&self, name: &str) -> Result<Vec<String>, HostError> {
+        let base = format!("sys/class/net/{name}");
+        let uevent = self.read_optional(&format!("{base}/uevent"))?;
+        let kind = uevent
+            .as_deref()
+            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("DEVTYPE=")));
+        if kind.is_some_and(|kind| UNPACKING.contains(&kind)) {
+            return Ok(Vec::new());
+        }
+        let names = self.list(&base)?;
+        let lower = names.iter().filter_map(|name| name.strip_prefix("lower_"));
+        Ok(lower.map(Into::into).collect())
     }
 
     fn rx_queues(&self, base: &str) -> Result<u32, HostError> {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Working in a named network namespace, as ip(8) does with `-n`.
+//! Working in a named network namespace, as ip(8) does with `-n`, or in one that is found by its cookie.
 //!
 //! Creating and deleting namespaces is not here.
 
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -81,23 +83,112 @@ fn open(name: &str) -> Result<(PathBuf, File), NetnsError> {
 /// (tracefs) can't be seen there. To be called before any other thread is started.
 pub fn enter(name: &str) -> Result<(), NetnsError> {
     let (path, file) = open(name)?;
-    let failed = |what: &str| {
-        let (name, what) = (name.to_owned(), what.to_owned());
-        move |errno: nix::Error| NetnsError::Enter {
-            name,
-            what,
-            source: errno.into(),
-        }
-    };
-    setns(&file, CloneFlags::CLONE_NEWNET)
-        .map_err(failed(&format!("setns to {}", path.display())))?;
-    unshare(CloneFlags::CLONE_NEWNS).map_err(failed("unshare the mounts"))?;
+    switch(name, &path, &file)?;
+    mount_sys(name)
+}
+
+fn failed(name: &str, what: impl Into<String>) -> impl FnOnce(nix::Error) -> NetnsError {
+    let (name, what) = (name.to_owned(), what.into());
+    move |errno| NetnsError::Enter {
+        name,
+        what,
+        source: errno.into(),
+    }
+}
+
+fn switch(name: &str, path: &Path, file: &File) -> Result<(), NetnsError> {
+    setns(file, CloneFlags::CLONE_NEWNET)
+        .map_err(failed(name, format!("setns to {}", path.display())))
+}
+
+fn mount_sys(name: &str) -> Result<(), NetnsError> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(failed(name, "unshare the mounts"))?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
-        .map_err(failed("make the mounts private"))?;
-    umount2("/sys", MntFlags::MNT_DETACH).map_err(failed("unmount /sys"))?;
+        .map_err(failed(name, "make the mounts private"))?;
+    umount2("/sys", MntFlags::MNT_DETACH).map_err(failed(name, "unmount /sys"))?;
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)
-        .map_err(failed("mount /sys"))
+        .map_err(failed(name, "mount /sys"))
+}
+
+/// The name of the calling thread's network namespace; `None` when ip(8) knows none.
+pub fn own_name() -> Option<String> {
+    let place = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let own = place(Path::new("/proc/thread-self/ns/net"))?;
+    let mut names = fs::read_dir(DIRECTORY).ok()?.filter_map(Result::ok);
+    let named = names.find(|entry| place(&entry.path()) == Some(own))?;
+    Some(named.file_name().to_string_lossy().into_owned())
+}
+
+/// Runs `work` where the files of the network namespace with this cookie are in sight: here when it is the calling
+/// thread's (whose cookie is `own`), else on a thread that enters it. `None` when no name and no process has that
+/// namespace any more: then its files are gone with it.
+pub fn inside<T: Send>(
+    own: u64,
+    cookie: u64,
+    work: impl FnOnce() -> T + Send,
+) -> Result<Option<T>, NetnsError> {
+    if own == cookie {
+        return Ok(Some(work()));
+    }
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| enter_cookie(cookie).map(|entered| entered.then(work)));
+        let ended = thread.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Moves the calling thread into the namespace with this cookie; false when there is none. It may have been in others
+/// on the way, so it has to end soon.
+fn enter_cookie(wanted: u64) -> Result<bool, NetnsError> {
+    let mut seen = BTreeSet::new();
+    for path in namespaces() {
+        let name = path.display().to_string();
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // A process that ended meanwhile, or a kernel thread.
+            Err(error) if is_gone(&error) => continue,
+            Err(source) => {
+                let what = format!("open {name}");
+                return Err(NetnsError::Enter { name, what, source });
+            }
+        };
+        let inode = file.metadata().map(|meta| meta.ino()).unwrap_or_default();
+        if !seen.insert(inode) {
+            continue;
+        }
+        match switch(&name, &path, &file) {
+            Err(error) if error.class() == Class::NoPrivilege => return Err(error),
+            // A name of which only the file is left.
+            Err(_) => continue,
+            Ok(()) => {}
+        }
+        if cookie()? == wanted {
+            mount_sys(&name)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// Where namespaces can be found: by name, and at every process.
+fn namespaces() -> Vec<PathBuf> {
+    let entries = |directory: &str| {
+        let entries = fs::read_dir(directory).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path()))
+    };
+    let is_process = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let processes = entries("/proc").filter(is_process);
+    entries(DIRECTORY)
+        .chain(processes.map(|path| path.join("ns/net")))
+        .collect()
 }
 
 /// The cookie of the calling thread's network namespace, as [`crate::model::Napi`] has it.
@@ -132,6 +223,18 @@ mod tests {
         let first = cookie().unwrap();
         assert_ne!(first, 0);
         assert_eq!(first, cookie().unwrap());
+    }
+
+    #[test]
+    fn the_own_namespace_needs_no_thread_and_one_that_is_not_there_is_not_found() {
+        let own = cookie().unwrap();
+        let here = std::thread::current().id();
+        let ran = inside(own, own, || std::thread::current().id()).unwrap();
+        assert_eq!(ran, Some(here));
+        // Looking through the others needs root; without it that is an error, and not a namespace that is gone.
+        let missing = inside(own, u64::MAX, || ());
+        assert!(!matches!(missing, Ok(Some(()))));
+        assert_eq!(cookie().unwrap(), own, "the calling thread has stayed");
     }
 
     #[test]

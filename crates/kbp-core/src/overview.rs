@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is there now: the module, its pollers, what is attached, where the interrupts go.
 //!
-//! Requested and active are told apart here: the mode of a NAPI instance and the CPU of its
-//! interrupt each have both.
+//! Requested and active are told apart here: the mode of a NAPI instance, the CPU of its
+//! interrupt, and the CPU to which packets are steered each have both.
 
 use serde::Serialize;
 
@@ -10,10 +10,12 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::host::Host;
 use crate::irq::QueueVector;
+use crate::irqbalance;
 use crate::model::{Napi, Poller};
 use crate::module::{self, ModuleStatus};
 use crate::netns;
 use crate::state::{self, State, User};
+use crate::steer::{self, Steered};
 use crate::CpuList;
 
 /// Everything.
@@ -25,6 +27,10 @@ pub struct Overview {
     pub pollers: Vec<Poller>,
     /// The attached NAPI instances, by id.
     pub napis: Vec<AttachedNapi>,
+    /// The queues without NAPI instances whose packets are steered to a poller.
+    pub steered: Vec<Steered>,
+    /// What is not as it was left, a sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// An attached NAPI instance with its interrupt.
@@ -57,15 +63,55 @@ pub fn overview(host: &Host) -> Result<Overview, Error> {
     let own = netns::cookie()?;
     let state = state::peek(host)?;
     let napis = client.napis()?;
+    let pollers = client.pollers()?;
+    let warnings = moved(host, &state, &napis);
+    let steered = steer::with_active(host, steer::remembered(&state), &pollers, own);
     let napis = napis.into_iter().map(|napi| AttachedNapi {
         irq: irq_of(host, &state, &napi, own),
         napi,
     });
     Ok(Overview {
         module: module::status(host)?,
-        pollers: client.pollers()?,
+        pollers,
         napis: napis.collect(),
+        steered,
+        warnings,
     })
+}
+
+/// The interrupts of attached queues that are not where they were put, a sentence each.
+pub(crate) fn moved(host: &Host, state: &State, napis: &[Napi]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for (irq, record) in &state.irqs {
+        let mut napis = napis.iter();
+        let Some(napi) = napis.find(|napi| record.users.contains(&User::of(napi))) else {
+            continue;
+        };
+        match host.irq_affinity(*irq) {
+            Ok(now) if now != record.set => sentences.push(format!(
+                "interrupt {irq} of {} is on CPU {now}, not on CPU {}: something moved it{}",
+                napi.label(),
+                record.set,
+                suspicion(host, &record.set)
+            )),
+            // What can't be read is gone, and shown as that elsewhere.
+            _ => {}
+        }
+    }
+    sentences
+}
+
+/// Who may have moved an interrupt away from these CPUs, in brackets.
+fn suspicion(host: &Host, cpus: &CpuList) -> &'static str {
+    let online = host.online_cpus().unwrap_or_default();
+    if cpus.iter().any(|cpu| !online.contains(cpu)) {
+        return " (that CPU is offline)";
+    }
+    let runs = host.processes_named(irqbalance::NAME);
+    match runs.is_ok_and(|tasks| !tasks.is_empty()) {
+        true => " (irqbalance runs)",
+        false => "",
+    }
 }
 
 /// What can't be found out about an interrupt is left out: the list has to come out on a host that
@@ -91,7 +137,9 @@ fn irq_of(host: &Host, state: &State, napi: &Napi, own: u64) -> Option<Irq> {
     Some(Irq {
         affinity_requested: host.irq_affinity(vector.irq).ok()?,
         affinity_active: host.irq_effective_affinity(vector.irq).ok()?,
-        affinity_original: remembered.map(|(_, record)| record.original.clone()),
+        affinity_original: remembered
+            .filter(|(_, record)| record.original != record.set)
+            .map(|(_, record)| record.original.clone()),
         vector,
     })
 }

@@ -1,48 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attaching and detaching as plans: made and checked first, shown, then applied as a whole.
 //!
-//! A plan to attach is the netlink request and the move of the queue's interrupt, for each queue.
-//! When a step fails, the earlier ones are undone. What a plan changes is remembered through
-//! [`crate::state`]. Pollers are not planned: creating one is a single request.
+//! A plan to attach is, for each queue, the netlink request and the move of its interrupt, which irqbalance is told
+//! of; and for each interface the CPUs of its queues. What has no NAPI instance is steered to a backlog
+//! ([`crate::steer`]). Carrying plans out is in [`crate::apply`], undoing what others left in [`crate::undo`].
+//! Pollers are not planned: creating one is a single request.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::client::{Client, ClientError, Control};
+use crate::backlog::{self, BacklogPlan};
+use crate::client::Control;
 use crate::error::Error;
 use crate::host::Host;
 use crate::irq::QueueVector;
-use crate::irq_pin::{self, Release};
+use crate::irqbalance::{self, Listener, Reach};
 use crate::model::{Napi, NapiRef};
 use crate::netdev::Interface;
-use crate::state::{IrqRecord, StateFile, User};
-pub use crate::target::Target;
-use crate::target::{means, names, reference};
+use crate::netns;
+use crate::queue_cpus::{self, has_file, Change, Direction, Whose, Wish};
+use crate::state::{StateFile, User};
+use crate::steer::{self, Steered};
+use crate::target::names;
 use crate::uapi::Mode;
 use crate::CpuList;
 
-/// How long a poller may take to take up a new instance.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often it is looked whether it did.
-const SETTLE_LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// Said when an instance was attached by its id and nothing tells which interrupt it has.
-const NO_QUEUE_KNOWN: &str =
-    "its interrupt stays where it is, because the kernel does not say which queue it serves";
+pub use crate::apply::{AttachReport, Attached, DetachPlan, Detached};
+pub use crate::target::Target;
+pub use crate::undo::{release_all, undo_everything, PollerDeleted, Undone};
 
 /// A wish to attach.
 #[derive(Clone, Debug)]
 pub struct AttachRequest {
     /// What.
     pub target: Target,
-    /// CPU of the poller.
-    pub cpu: u32,
+    /// Which receive queues, where the target is an interface without a queue; empty for all of them.
+    pub queues: Vec<u32>,
+    /// CPUs of the pollers; the queues are dealt out to them in turn.
+    pub cpus: Vec<u32>,
     /// How it is to be served.
     pub mode: Mode,
     /// Whether the queue's interrupt moves to that CPU too.
     pub move_irq: bool,
+    /// Whether that CPU sends through the transmit queue of the same number.
+    pub set_xps: bool,
 }
 
 /// What happens to the interrupt of a queue.
@@ -56,6 +58,8 @@ pub enum IrqPlan {
         vector: QueueVector,
         /// Where it goes now.
         from: CpuList,
+        /// Where it is to go: to the poller of the first queue that it serves.
+        to: u32,
     },
     /// It is looked up once the kernel has said which queue the NAPI instance serves.
     AfterAttach,
@@ -68,500 +72,511 @@ pub enum IrqPlan {
 pub struct QueuePlan {
     /// Its NAPI instance.
     pub napi: NapiRef,
+    /// CPU of its poller.
+    pub cpu: u32,
     /// Its interrupt.
     pub irq: IrqPlan,
+}
+
+/// What happens to the files of an interface's queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfacePlan {
+    /// The interface.
+    pub whose: Whose,
+    /// The CPUs that its queues get.
+    pub wishes: Vec<Wish>,
+    /// What is written for that.
+    pub changes: Vec<Change>,
+}
+
+/// What irqbalance is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BanPlan {
+    /// Whom.
+    pub listener: Listener,
+    /// The interrupts that it is to leave alone, and would move now.
+    pub irqs: Vec<u32>,
 }
 
 /// A plan to attach; nothing has been changed yet.
 #[derive(Clone, Debug)]
 pub struct AttachPlan {
-    /// CPU of the poller.
-    pub cpu: u32,
     /// How the queues are to be served.
     pub mode: Mode,
-    /// The queues.
+    /// The queues that have NAPI instances.
     pub queues: Vec<QueuePlan>,
+    /// Backlogs that are attached for the sake of what is steered to them.
+    pub backlogs: Vec<BacklogPlan>,
+    /// The interfaces whose queues get CPUs.
+    pub interfaces: Vec<InterfacePlan>,
+    /// What irqbalance is told; `None` when it does not run or can't be told.
+    pub irqbalance: Option<BanPlan>,
     /// What a person should know before.
     pub notes: Vec<String>,
-}
-
-/// An attached NAPI instance and its interrupt.
-#[derive(Clone, Debug, Serialize)]
-pub struct Attached {
-    /// The instance as the kernel describes it after everything was done.
-    #[serde(flatten)]
-    pub napi: Napi,
-    /// Its interrupt, when it was moved.
-    pub vector: Option<QueueVector>,
-    /// Why its interrupt was not moved although it was asked for.
-    pub note: Option<&'static str>,
-}
-
-/// What a detach did.
-#[derive(Clone, Debug, Serialize)]
-pub struct Detached {
-    /// How a person calls the NAPI instance.
-    pub napi: String,
-    /// Its id.
-    pub napi_id: u32,
-    /// What became of its interrupts.
-    pub irqs: Vec<Release>,
-}
-
-/// What the deletion of a poller did.
-#[derive(Clone, Debug, Serialize)]
-pub struct PollerDeleted {
-    /// Its CPU.
-    pub cpu: u32,
-    /// What was attached to it.
-    pub detached: Vec<Detached>,
-    /// Interrupts of attachments that had gone away by themselves.
-    pub gone: Vec<Release>,
+    /// Where interrupts were moved for what is attached already, with the names of their handlers.
+    placed: BTreeMap<u32, (String, CpuList)>,
 }
 
 impl AttachPlan {
     /// Every change in the order in which it is made, as one sentence each.
     pub fn changes(&self, host: &Host) -> Vec<String> {
         let mut changes = Vec::new();
+        let mut told = Vec::new();
         for queue in &self.queues {
             changes.push(format!(
                 "netlink kbp napi-attach: {} to the poller of CPU {}, mode {}",
-                queue.napi, self.cpu, self.mode
+                queue.napi, queue.cpu, self.mode
             ));
             match &queue.irq {
-                IrqPlan::Move { vector, from } => changes.push(format!(
-                    "write '{}' to {} ({}, now '{from}')",
-                    self.cpu,
-                    host.path(&format!("proc/irq/{}/smp_affinity_list", vector.irq))
-                        .display(),
-                    vector.name
-                )),
+                IrqPlan::Move { vector, from, to } => {
+                    changes.extend(self.ban_change(host, vector.irq, &mut told));
+                    changes.push(format!(
+                        "write '{to}' to {} ({}, now '{from}')",
+                        host.path(&format!("proc/irq/{}/smp_affinity_list", vector.irq))
+                            .display(),
+                        vector.name
+                    ));
+                }
                 IrqPlan::AfterAttach => changes.push(format!(
-                    "move the interrupt of the queue that the kernel names for {} to CPU {}",
-                    queue.napi, self.cpu
+                    "move the interrupt of the queue that the kernel names for {} to CPU {}, and have irqbalance \
+                     leave it alone if that runs",
+                    queue.napi, queue.cpu
                 )),
                 IrqPlan::Keep => {}
             }
         }
+        changes.extend(self.backlogs.iter().map(BacklogPlan::change));
+        for change in self.interfaces.iter().flat_map(|plan| &plan.changes) {
+            let path = host.path(&change.file);
+            let (from, to) = (&change.from, &change.to);
+            changes.push(format!("write '{to}' to {} (now '{from}')", path.display()));
+        }
         changes
+    }
+
+    fn ban_change(&self, host: &Host, irq: u32, told: &mut Vec<u32>) -> Option<String> {
+        let ban = self.irqbalance.as_ref()?;
+        if !ban.irqs.contains(&irq) || told.contains(&irq) {
+            return None;
+        }
+        told.push(irq);
+        let list = ban.listener.with(told.iter().copied());
+        Some(format!(
+            "tell irqbalance (process {}) to leave interrupt {irq} alone: '{}' to {}",
+            ban.listener.process.pid,
+            Listener::command(&list),
+            host.path(&ban.listener.socket).display()
+        ))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queues.is_empty() && self.interfaces.is_empty()
     }
 }
 
 /// The host, the family and the memory, as attaching and detaching need them together.
 pub struct Session<'a> {
-    host: &'a Host,
-    control: &'a mut dyn Control,
-    file: StateFile,
+    pub(crate) host: &'a Host,
+    pub(crate) control: &'a mut dyn Control,
+    pub(crate) file: StateFile,
+    /// Cookie of the network namespace that it works in.
+    pub(crate) own: u64,
 }
+
+/// What is attached at the time of planning.
+struct Now {
+    own: u64,
+    napis: Vec<Napi>,
+    steered: Vec<Steered>,
+}
+
+impl Now {
+    /// What has this receive queue already: how a person calls it, and the CPU of its poller.
+    fn owner(&self, interface: &Interface, queue: u32) -> Option<(String, u32)> {
+        let reference = NapiRef::Queue {
+            ifname: interface.name.clone(),
+            queue,
+        };
+        let mut steered = self.steered.iter();
+        let steered = steered.find(|one| {
+            (one.netns_cookie, one.ifindex, one.queue) == (self.own, interface.ifindex, queue)
+        });
+        match (self.napi(&reference), steered) {
+            (Some(napi), _) => Some((napi.label(), napi.cpu)),
+            (None, Some(one)) => Some((one.label(), one.cpu_requested)),
+            (None, None) => None,
+        }
+    }
+
+    fn napi(&self, reference: &NapiRef) -> Option<&Napi> {
+        let mut napis = self.napis.iter();
+        napis.find(|napi| names(reference, napi, self.own))
+    }
+}
+
+/// The CPUs of a request, one queue after the other.
+type Turns<'t> = dyn Iterator<Item = u32> + 't;
 
 impl<'a> Session<'a> {
     /// Start working; other processes that want to change something wait until this is dropped.
     pub fn open(host: &'a Host, control: &'a mut dyn Control) -> Result<Self, Error> {
         let file = StateFile::open(host)?;
+        let own = control.netns_cookie()?;
         Ok(Self {
             host,
             control,
             file,
+            own,
         })
     }
 
     /// Check a wish against the host and make a plan of it. Nothing is changed.
     pub fn plan_attach(&mut self, request: &AttachRequest) -> Result<AttachPlan, Error> {
-        self.host.require_online(request.cpu)?;
-        self.require_poller(request.cpu)?;
-        let queues = match &request.target {
-            Target::NapiId(id) => {
-                let irq = if request.move_irq {
-                    IrqPlan::AfterAttach
-                } else {
-                    IrqPlan::Keep
-                };
-                vec![QueuePlan {
-                    napi: NapiRef::Id(*id),
-                    irq,
-                }]
-            }
-            Target::Interface { name, queue } => {
-                self.plan_queues(name, *queue, request.move_irq)?
-            }
-        };
-        self.refuse_attached(&queues)?;
-        Ok(AttachPlan {
-            cpu: request.cpu,
+        self.check_cpus(&request.cpus)?;
+        let mut plan = AttachPlan {
             mode: request.mode,
-            queues,
-            notes: self.notes(request)?,
-        })
+            queues: Vec::new(),
+            backlogs: Vec::new(),
+            interfaces: Vec::new(),
+            irqbalance: None,
+            notes: Vec::new(),
+            placed: BTreeMap::new(),
+        };
+        let now = Now {
+            own: self.own,
+            napis: self.control.napis()?,
+            steered: steer::remembered(&self.file.state),
+        };
+        plan.placed = self.placed(&now.napis);
+        match &request.target {
+            Target::NapiId(id) => plan.queues.push(plan_napi_id(request, *id, &now)?),
+            Target::Interface { name, queue } => {
+                self.plan_named(request, name, *queue, &now, &mut plan)?;
+            }
+        }
+        plan.backlogs = self.plan_backlogs(&plan.interfaces)?;
+        self.plan_irqbalance(&mut plan)?;
+        Ok(plan)
     }
 
-    fn require_poller(&mut self, cpu: u32) -> Result<(), Error> {
-        match self.control.poller_get(cpu) {
-            Ok(_) => Ok(()),
-            Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENOENT)) => {
-                Err(Error::NoPoller { cpu })
+    /// Where the interrupts of what is attached are to be.
+    fn placed(&self, napis: &[Napi]) -> BTreeMap<u32, (String, CpuList)> {
+        let users: Vec<User> = napis.iter().map(User::of).collect();
+        let records = self.file.state.irqs.iter();
+        let used =
+            records.filter(|(_, record)| users.iter().any(|user| record.users.contains(user)));
+        used.map(|(irq, record)| (*irq, (record.name.clone(), record.set.clone())))
+            .collect()
+    }
+
+    fn check_cpus(&mut self, cpus: &[u32]) -> Result<(), Error> {
+        if cpus.is_empty() {
+            return Err(Error::Usage("no CPU of a poller is named".into()));
+        }
+        let mut seen = BTreeSet::new();
+        for &cpu in cpus {
+            if !seen.insert(cpu) {
+                return Err(Error::Usage(format!("CPU {cpu} is named twice")));
             }
-            Err(error) => Err(error.into()),
+            self.host.require_online(cpu)?;
+            self.require_poller(cpu)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn require_poller(&mut self, cpu: u32) -> Result<(), Error> {
+        backlog::poller_of(self.control, cpu).map(drop)
+    }
+
+    fn plan_named(
+        &mut self,
+        request: &AttachRequest,
+        name: &str,
+        queue: Option<u32>,
+        now: &Now,
+        plan: &mut AttachPlan,
+    ) -> Result<(), Error> {
+        let chosen = match (queue, request.queues.as_slice()) {
+            (Some(queue), []) => vec![queue],
+            (None, queues) => queues.to_vec(),
+            (Some(_), _) => {
+                return Err(Error::Usage(
+                    "the queue is named twice: in DEV:QUEUE and in a list".into(),
+                ))
+            }
+        };
+        let mut turns = request.cpus.iter().copied().cycle();
+        if let Some(ports) = self.host.bridge_ports(name)? {
+            if !chosen.is_empty() {
+                return Err(Error::Usage(format!(
+                    "{name} is a bridge and has no receive queues; its ports have: {}",
+                    ports.join(", ")
+                )));
+            }
+            return self.plan_bridge(request, name, &ports, now, &mut turns, plan);
+        }
+        let interface = self.host.interface(name)?;
+        let queues = chosen_queues(&interface, &chosen)?;
+        for &queue in &queues {
+            if let Some((what, cpu)) = now.owner(&interface, queue) {
+                return Err(Error::AlreadyAttached { what, cpu });
+            }
+        }
+        self.plan_interface(request, &interface, &queues, &mut turns, plan)
+    }
+
+    /// A bridge receives nothing itself; its ports do. Those that are attached already stay as they are.
+    fn plan_bridge(
+        &mut self,
+        request: &AttachRequest,
+        name: &str,
+        ports: &[String],
+        now: &Now,
+        turns: &mut Turns<'_>,
+        plan: &mut AttachPlan,
+    ) -> Result<(), Error> {
+        if ports.is_empty() {
+            return Err(Error::NotFound(format!(
+                "{name} is a bridge without ports; its packets arrive by ports, so there is nothing to attach yet"
+            )));
+        }
+        plan.notes.push(format!(
+            "{name} is a bridge: its packets arrive by its ports ({}), which are attached; ports that join later are \
+             not",
+            ports.join(", ")
+        ));
+        let mut attached = None;
+        for port in ports {
+            let interface = self.host.interface(port)?;
+            let mut queues = chosen_queues(&interface, &[])?;
+            queues.retain(|&queue| match now.owner(&interface, queue) {
+                Some((what, cpu)) => {
+                    plan.notes.push(format!(
+                        "{what} is attached to the poller of CPU {cpu} already and stays so"
+                    ));
+                    attached = Some(cpu);
+                    false
+                }
+                None => true,
+            });
+            self.plan_interface(request, &interface, &queues, turns, plan)?;
+        }
+        match attached {
+            Some(cpu) if plan.is_empty() => Err(Error::AlreadyAttached {
+                what: format!("every port of {name}"),
+                cpu,
+            }),
+            _ => Ok(()),
         }
     }
 
-    fn plan_queues(
-        &self,
-        name: &str,
-        queue: Option<u32>,
-        move_irq: bool,
-    ) -> Result<Vec<QueuePlan>, Error> {
-        let interface = self.host.interface(name)?;
-        let queues = match queue {
-            Some(queue) if queue >= interface.rx_queues => {
-                return Err(Error::UnknownQueue {
-                    ifname: name.into(),
-                    queue,
-                    queues: interface.rx_queues,
-                });
-            }
-            Some(queue) => queue..queue + 1,
-            None => 0..interface.rx_queues,
-        };
-        queues
-            .map(|queue| self.plan_queue(&interface, queue, move_irq))
-            .collect()
+    fn plan_interface(
+        &mut self,
+        request: &AttachRequest,
+        interface: &Interface,
+        queues: &[u32],
+        turns: &mut Turns<'_>,
+        plan: &mut AttachPlan,
+    ) -> Result<(), Error> {
+        let dealt: Vec<(u32, u32)> = queues.iter().copied().zip(turns).collect();
+        if dealt.is_empty() {
+            return Ok(());
+        }
+        let is_virtual = interface.device.is_none();
+        if is_virtual && !self.control.has_queue_napis(&interface.name)? {
+            plan.notes.extend(steer::notes(self.host, interface));
+            let steered = self.plan_steering(interface, &dealt)?;
+            plan.interfaces.push(steered);
+            return Ok(());
+        }
+        if is_virtual {
+            plan.notes.push(format!(
+                "{0} receives through its NAPI instances what an XDP program looks at, or what its peer sends without \
+                 segmentation offload (ethtool -K PEER tso off); the rest goes through a backlog",
+                interface.name
+            ));
+        }
+        for &(queue, cpu) in &dealt {
+            let queue = self.plan_queue(request, interface, queue, cpu, plan)?;
+            plan.queues.push(queue);
+        }
+        if request.set_xps && !is_virtual {
+            let sending = self.plan_sending(interface, &dealt)?;
+            plan.interfaces.extend(sending);
+        }
+        Ok(())
     }
 
     fn plan_queue(
         &self,
+        request: &AttachRequest,
         interface: &Interface,
         queue: u32,
-        move_irq: bool,
+        cpu: u32,
+        plan: &mut AttachPlan,
     ) -> Result<QueuePlan, Error> {
         let napi = NapiRef::Queue {
             ifname: interface.name.clone(),
             queue,
         };
         // A virtual interface has no interrupt that could be moved; that is no reason to refuse.
-        if !move_irq || interface.device.is_none() {
-            return Ok(QueuePlan {
-                napi,
-                irq: IrqPlan::Keep,
-            });
+        if !request.move_irq || interface.device.is_none() {
+            let irq = IrqPlan::Keep;
+            return Ok(QueuePlan { napi, cpu, irq });
         }
         let vector = self.host.queue_vector(interface, queue)?;
         let from = self.host.irq_affinity(vector.irq)?;
-        Ok(QueuePlan {
-            napi,
-            irq: IrqPlan::Move { vector, from },
-        })
+        let to = plan.target_of(&vector).unwrap_or(cpu);
+        if to != cpu {
+            plan.notes.push(format!(
+                "interrupt {} ({}) serves several queues; it goes to CPU {to}, {napi} is served on CPU {cpu}",
+                vector.irq, vector.name
+            ));
+        }
+        let irq = IrqPlan::Move { vector, from, to };
+        Ok(QueuePlan { napi, cpu, irq })
     }
 
-    /// The kernel refuses these too; this is for the sake of `--dry-run`.
-    fn refuse_attached(&mut self, queues: &[QueuePlan]) -> Result<(), Error> {
-        let cookie = self.control.netns_cookie()?;
-        let napis = self.control.napis()?;
-        for queue in queues {
-            if let Some(napi) = napis.iter().find(|napi| names(&queue.napi, napi, cookie)) {
-                return Err(Error::AlreadyAttached {
-                    what: napi.label(),
-                    cpu: napi.cpu,
+    /// The transmit queues that go with receive queues; `None` for an interface without a choice of them.
+    fn plan_sending(
+        &self,
+        interface: &Interface,
+        dealt: &[(u32, u32)],
+    ) -> Result<Option<InterfacePlan>, Error> {
+        let mut wishes = Vec::new();
+        for &(queue, cpu) in dealt {
+            let direction = Direction::Transmit;
+            if has_file(self.host, &interface.name, direction, queue)? {
+                wishes.push(Wish {
+                    direction,
+                    queue,
+                    cpu,
                 });
             }
         }
+        match wishes.is_empty() {
+            true => Ok(None),
+            false => self.plan_masks(interface, wishes).map(Some),
+        }
+    }
+
+    pub(crate) fn plan_masks(
+        &self,
+        interface: &Interface,
+        wishes: Vec<Wish>,
+    ) -> Result<InterfacePlan, Error> {
+        let whose = Whose {
+            netns: netns::own_name(),
+            netns_cookie: self.own,
+            ifindex: interface.ifindex,
+            ifname: interface.name.clone(),
+        };
+        let changes = queue_cpus::preview(self.host, &self.file.state, &whose, &wishes)?;
+        Ok(InterfacePlan {
+            whose,
+            wishes,
+            changes,
+        })
+    }
+
+    fn plan_irqbalance(&self, plan: &mut AttachPlan) -> Result<(), Error> {
+        let mut irqs: Vec<u32> = plan.moves().map(|(irq, _)| irq).collect();
+        irqs.sort_unstable();
+        irqs.dedup();
+        if irqs.is_empty() {
+            return Ok(());
+        }
+        match irqbalance::reach(self.host)? {
+            Reach::Absent => {}
+            Reach::Deaf { reason } => plan.notes.push(deaf_note(&irqs, &reason)),
+            Reach::Listens(listener) => {
+                irqs.retain(|irq| !listener.banned.contains(irq));
+                if !irqs.is_empty() {
+                    plan.notes.push(format!(
+                        "irqbalance runs and is told to leave the interrupts alone, which it does until it is \
+                         restarted; for good: {} in /etc/default/irqbalance",
+                        irqbalance::configuration(&irqs)
+                    ));
+                    plan.irqbalance = Some(BanPlan { listener, irqs });
+                }
+            }
+        }
         Ok(())
     }
+}
 
-    fn notes(&self, request: &AttachRequest) -> Result<Vec<String>, Error> {
-        let mut notes = Vec::new();
-        if request.move_irq && !self.host.processes_named("irqbalance")?.is_empty() {
-            notes.push(
-                "irqbalance runs and will move the interrupt away; ban it there or stop it".into(),
-            );
-        }
-        Ok(notes)
+impl AttachPlan {
+    /// The interrupts that move, each with its new CPU.
+    fn moves(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.queues.iter().filter_map(|queue| match &queue.irq {
+            IrqPlan::Move { vector, to, .. } => Some((vector.irq, *to)),
+            IrqPlan::AfterAttach | IrqPlan::Keep => None,
+        })
     }
 
-    /// Carry a plan out. When a step fails, the earlier ones are undone.
-    pub fn attach(&mut self, plan: &AttachPlan) -> Result<Vec<Attached>, Error> {
-        // What earlier attachments left and can't be put back now is no reason to refuse this one;
-        // it stays remembered.
-        let _ = self.forget_gone();
-        let mut done = Vec::new();
-        for queue in &plan.queues {
-            if let Err(cause) = self.attach_queue(plan, queue, &mut done) {
-                return Err(self.roll_back(format!("attaching {}", queue.napi), cause, done));
-            }
-        }
-        done.iter_mut().for_each(|attached| self.settle(attached));
-        Ok(done)
+    /// Where an interrupt goes or went for another queue that it serves too.
+    fn target_of(&self, vector: &QueueVector) -> Option<u32> {
+        let mut moves = self.moves();
+        let planned = moves.find(|(irq, _)| *irq == vector.irq);
+        let placed = self.placed.get(&vector.irq);
+        let placed = placed.filter(|(name, _)| *name == vector.name);
+        planned
+            .map(|(_, to)| to)
+            .or_else(|| placed.and_then(|(_, cpus)| cpus.iter().next()))
     }
 
-    /// The poller takes a new instance up a little after the request. Wait for that, and describe
-    /// what is really so; an interface that is down stays "requested".
-    fn settle(&mut self, attached: &mut Attached) {
-        let deadline = Instant::now() + SETTLE_TIMEOUT;
-        loop {
-            if let Ok(napi) = self.control.napi_get(&reference(&attached.napi)) {
-                attached.napi = napi;
-            }
-            let settled = attached.napi.mode_active == attached.napi.mode_requested;
-            if settled || Instant::now() >= deadline {
-                return;
-            }
-            sleep(SETTLE_LOOK_EVERY);
-        }
+    /// Whether irqbalance is to be told of this interrupt.
+    pub(crate) fn tells_of(&self, irq: u32) -> bool {
+        let ban = self.irqbalance.as_ref();
+        ban.is_some_and(|ban| ban.irqs.contains(&irq))
     }
+}
 
-    fn attach_queue(
-        &mut self,
-        plan: &AttachPlan,
-        queue: &QueuePlan,
-        done: &mut Vec<Attached>,
-    ) -> Result<(), Error> {
-        let napi = self.control.napi_attach(&queue.napi, plan.cpu, plan.mode)?;
-        let user = User::of(&napi);
-        // From here on this queue has something to undo, whatever happens to its interrupt.
-        done.push(Attached {
-            napi,
-            vector: None,
-            note: None,
+/// What to say when irqbalance runs and can't be told.
+pub(crate) fn deaf_note(irqs: &[u32], reason: &str) -> String {
+    format!(
+        "irqbalance runs, will move the interrupts away and can't be told ({reason}); put {} into \
+         /etc/default/irqbalance and restart it",
+        irqbalance::configuration(irqs)
+    )
+}
+
+fn plan_napi_id(request: &AttachRequest, id: u32, now: &Now) -> Result<QueuePlan, Error> {
+    let (&[cpu], []) = (request.cpus.as_slice(), request.queues.as_slice()) else {
+        return Err(Error::Usage(
+            "a NAPI instance is one queue and goes to one CPU: name it with --cpu".into(),
+        ));
+    };
+    let napi = NapiRef::Id(id);
+    if let Some(attached) = now.napi(&napi) {
+        return Err(Error::AlreadyAttached {
+            what: attached.label(),
+            cpu: attached.cpu,
         });
-        let last = done.len() - 1;
-        let vector = match &queue.irq {
-            IrqPlan::Keep => return Ok(()),
-            IrqPlan::Move { vector, .. } => vector.clone(),
-            IrqPlan::AfterAttach => match self.vector_of(&done[last].napi)? {
-                Some(vector) => vector,
-                None => {
-                    done[last].note = Some(NO_QUEUE_KNOWN);
-                    return Ok(());
-                }
-            },
-        };
-        irq_pin::pin(self.host, &mut self.file, &vector, &user, plan.cpu)?;
-        done[last].vector = Some(vector);
-        Ok(())
     }
-
-    /// The interrupt of an attached instance; `None` for one of a virtual interface or of another
-    /// network namespace, whose /sys is not in sight.
-    fn vector_of(&mut self, napi: &Napi) -> Result<Option<QueueVector>, Error> {
-        let (Some(ifname), Some(queue)) = (&napi.ifname, napi.queue) else {
-            return Ok(None);
-        };
-        if napi
-            .netns_cookie
-            .is_some_and(|cookie| self.control.netns_cookie().is_ok_and(|own| own != cookie))
-        {
-            return Ok(None);
-        }
-        let interface = self.host.interface(ifname)?;
-        if interface.device.is_none() {
-            return Ok(None);
-        }
-        self.host.queue_vector(&interface, queue).map(Some)
-    }
-
-    fn roll_back(&mut self, step: String, cause: Error, done: Vec<Attached>) -> Error {
-        let cause = Box::new(cause);
-        let changed = !done.is_empty();
-        let mut left = Vec::new();
-        for attached in done.iter().rev() {
-            left.extend(
-                self.detach_one(&attached.napi)
-                    .err()
-                    .map(|error| error.to_string()),
-            );
-        }
-        match (changed, left.is_empty()) {
-            (false, _) => *cause,
-            (true, true) => Error::RolledBack { step, cause },
-            (true, false) => Error::LeftChanged {
-                step,
-                cause,
-                left: left.join("; "),
-            },
-        }
-    }
-
-    /// The attached instances that a target means; an error when there is none.
-    pub fn plan_detach(&mut self, target: &Target) -> Result<Vec<Napi>, Error> {
-        let cookie = self.control.netns_cookie()?;
-        let mut napis = self.control.napis()?;
-        napis.retain(|napi| means(target, napi, cookie));
-        if !napis.is_empty() {
-            return Ok(napis);
-        }
-        // Tell a typing error from a queue that is merely not attached.
-        if let Target::Interface { name, queue } = target {
-            self.plan_queues(name, *queue, false)?;
-        }
-        Err(Error::NotAttached {
-            what: target.to_string(),
-        })
-    }
-
-    /// Give instances back to softirq and put their interrupts back. All are tried; the error names
-    /// those that failed.
-    pub fn detach(&mut self, napis: &[Napi]) -> Result<Vec<Detached>, Error> {
-        let mut done = Vec::new();
-        let mut failed = Vec::new();
-        for napi in napis {
-            match self.detach_one(napi) {
-                Ok(detached) => done.push(detached),
-                Err(error) => failed.push(error),
-            }
-        }
-        first_or_all(failed)?;
-        Ok(done)
-    }
-
-    fn detach_one(&mut self, napi: &Napi) -> Result<Detached, Error> {
-        match self.control.napi_detach(&reference(napi)) {
-            Ok(()) => {}
-            // It may have gone away by itself between the question and the order.
-            Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENODEV)) => {
-                if self
-                    .control
-                    .napis()?
-                    .iter()
-                    .any(|other| User::of(other) == User::of(napi))
-                {
-                    return Err(error.into());
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-        let irqs = irq_pin::release(self.host, &mut self.file, &User::of(napi))?;
-        Ok(Detached {
-            napi: napi.label(),
-            napi_id: napi.napi_id,
-            irqs,
-        })
-    }
-
-    /// Stop a poller and put back the interrupts of what was attached to it.
-    pub fn delete_poller(&mut self, cpu: u32) -> Result<PollerDeleted, Error> {
-        self.require_poller(cpu)?;
-        let mut napis = self.control.napis()?;
-        napis.retain(|napi| napi.cpu == cpu);
-        self.control.poller_del(cpu)?;
-        let mut deleted = PollerDeleted {
-            cpu,
-            detached: Vec::new(),
-            gone: Vec::new(),
-        };
-        let mut failed = Vec::new();
-        for napi in napis {
-            match irq_pin::release(self.host, &mut self.file, &User::of(&napi)) {
-                Ok(irqs) => deleted.detached.push(Detached {
-                    napi: napi.label(),
-                    napi_id: napi.napi_id,
-                    irqs,
-                }),
-                Err(error) => failed.push(error),
-            }
-        }
-        // Without its poller no attachment needs an interrupt there, not even one that went away by
-        // itself in a network namespace that does not exist any more.
-        let records = self
-            .file
-            .state
-            .irqs
-            .values()
-            .filter(|record| record.set == CpuList::one(cpu));
-        let users = attachments(records);
-        match release_users(self.host, &mut self.file, users) {
-            Ok(irqs) => deleted.gone = irqs,
-            Err(error) => failed.push(error),
-        }
-        first_or_all(failed)?;
-        Ok(deleted)
-    }
-
-    /// Put back the interrupts of instances that went away by themselves (device removed).
-    ///
-    /// Only those of this network namespace are judged, because the list of what is attached may
-    /// leave out the others.
-    pub fn forget_gone(&mut self) -> Result<Vec<Release>, Error> {
-        let own = self.control.netns_cookie()?;
-        let known: Vec<User> = self.control.napis()?.iter().map(User::of).collect();
-        let gone = |user: &User| user.is_attachment_in(own) && !known.contains(user);
-        let users: Vec<User> = self
-            .file
-            .state
-            .irqs
-            .values()
-            .flat_map(|record| &record.users)
-            .filter(|user| gone(user))
-            .cloned()
-            .collect();
-        release_users(self.host, &mut self.file, users)
-    }
-
-    /// Undo everything: delete every poller, put every interrupt of an attached instance back.
-    pub fn undo_all(&mut self) -> Result<Vec<Release>, Error> {
-        let mut failed = Vec::new();
-        for poller in self.control.pollers()? {
-            failed.extend(self.control.poller_del(poller.cpu).err().map(Error::from));
-        }
-        let released = release_all(self.host, &mut self.file);
-        failed.extend(
-            released
-                .as_ref()
-                .err()
-                .map(|error| Error::UndoIncomplete(error.to_string())),
-        );
-        first_or_all(failed)?;
-        released
-    }
+    let irq = match request.move_irq {
+        true => IrqPlan::AfterAttach,
+        false => IrqPlan::Keep,
+    };
+    Ok(QueuePlan { napi, cpu, irq })
 }
 
-/// Undo everything that pollers and attachments changed, whether the module is still there or not.
-pub fn undo_everything(host: &Host) -> Result<Vec<Release>, Error> {
-    match Client::connect() {
-        Ok(mut client) => Session::open(host, &mut client)?.undo_all(),
-        Err(ClientError::NotLoaded) => release_all(host, &mut StateFile::open(host)?),
-        Err(error) => Err(error.into()),
+/// The receive queues that were chosen, or all of them.
+pub(crate) fn chosen_queues(interface: &Interface, chosen: &[u32]) -> Result<Vec<u32>, Error> {
+    let unknown = chosen.iter().find(|queue| **queue >= interface.rx_queues);
+    if let Some(&queue) = unknown {
+        return Err(Error::UnknownQueue {
+            ifname: interface.name.clone(),
+            queue,
+            queues: interface.rx_queues,
+        });
     }
-}
-
-/// Put back every interrupt that was moved for an attached instance, whoever attached it; for when
-/// the module is gone already.
-pub fn release_all(host: &Host, file: &mut StateFile) -> Result<Vec<Release>, Error> {
-    let users = attachments(file.state.irqs.values());
-    release_users(host, file, users)
-}
-
-/// The attachments, of any network namespace, that want these interrupts where they are.
-fn attachments<'r>(records: impl Iterator<Item = &'r IrqRecord>) -> Vec<User> {
-    let users = records.flat_map(|record| record.users.clone());
-    users
-        .filter(|user| !matches!(user, User::Other(_)))
-        .collect()
-}
-
-fn release_users(
-    host: &Host,
-    file: &mut StateFile,
-    users: Vec<User>,
-) -> Result<Vec<Release>, Error> {
-    let mut released = Vec::new();
-    let mut failed = Vec::new();
-    for user in users {
-        match irq_pin::release(host, file, &user) {
-            Ok(irqs) => released.extend(irqs),
-            Err(error) => failed.push(error),
-        }
+    let distinct: BTreeSet<u32> = chosen.iter().copied().collect();
+    if distinct.len() < chosen.len() {
+        return Err(Error::Usage("a queue is named twice".into()));
     }
-    first_or_all(failed)?;
-    Ok(released)
-}
-
-/// One failure keeps its own words and class; several become one sentence.
-fn first_or_all(mut failed: Vec<Error>) -> Result<(), Error> {
-    match failed.len() {
-        0 => Ok(()),
-        1 => Err(failed.remove(0)),
-        _ => {
-            let words: Vec<String> = failed.iter().map(ToString::to_string).collect();
-            Err(Error::UndoIncomplete(words.join("; ")))
-        }
+    match chosen.is_empty() {
+        true => Ok((0..interface.rx_queues).collect()),
+        false => Ok(chosen.to_vec()),
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! An original is written here *before* the thing itself is touched. The file belongs to one boot;
 //! what an earlier boot left is ignored. What is changed and undone is decided in
-//! [`crate::plan`], [`crate::irq_pin`], [`crate::threaded`], [`crate::busy_poll`], [`crate::setting`] and
-//! [`crate::placed`].
+//! [`crate::plan`], [`crate::irq_pin`], [`crate::queue_cpus`], [`crate::irqbalance`], [`crate::threaded`],
+//! [`crate::busy_poll`], [`crate::setting`] and [`crate::placed`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -131,8 +131,54 @@ pub struct IrqRecord {
     pub original: CpuList,
     /// The affinity that it was given.
     pub set: CpuList,
+    /// The affinity that we had given it before, until it has `set`: the process may die in between.
+    #[serde(default)]
+    pub before: Option<CpuList>,
     /// Who wants it there; it goes back when the last one leaves.
     pub users: BTreeSet<User>,
+}
+
+/// A file with a mask of CPUs that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaskRecord {
+    /// What it held.
+    pub original: String,
+    /// What was written.
+    pub set: String,
+    /// What we had written before, until `set` is written: the process may die in between.
+    #[serde(default)]
+    pub before: Option<String>,
+}
+
+/// CPUs that the queues of an interface were given, and the files that were written for that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueCpusRecord {
+    /// Name of its network namespace; `None` where that has none.
+    pub netns: Option<String>,
+    /// Cookie of that namespace.
+    pub netns_cookie: u64,
+    /// Its number there.
+    pub ifindex: u32,
+    /// Its name at that time.
+    pub ifname: String,
+    /// Transmit queues, each with the CPU of the poller that serves the receive queue of the same number.
+    #[serde(default)]
+    pub transmit: BTreeMap<u32, u32>,
+    /// Receive queues, each with the CPU to whose backlog its packets are steered.
+    #[serde(default)]
+    pub receive: BTreeMap<u32, u32>,
+    /// The files, by their path below the directory of the interface.
+    #[serde(default)]
+    pub files: BTreeMap<String, MaskRecord>,
+}
+
+/// Interrupts that irqbalance was told to leave alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IrqbalanceRecord {
+    /// The irqbalance that was told; another one has not heard of it.
+    pub process: Process,
+    /// The interrupts that it would have moved, each with those for whose sake it does not.
+    pub bans: BTreeMap<u32, BTreeSet<User>>,
 }
 
 /// A kernel thread that was moved or given another policy.
@@ -205,6 +251,16 @@ pub struct State {
     /// Interrupts by number.
     #[serde(default)]
     pub irqs: BTreeMap<u32, IrqRecord>,
+    /// CPUs of queues, by interface.
+    #[serde(default)]
+    pub queue_cpus: Vec<QueueCpusRecord>,
+    /// Backlogs that were attached for interfaces that are steered there, by CPU: who was to serve each before, as
+    /// the family numbers it.
+    #[serde(default)]
+    pub backlogs: BTreeMap<u32, u32>,
+    /// What irqbalance was told.
+    #[serde(default)]
+    pub irqbalance: Option<IrqbalanceRecord>,
     /// Interfaces by `name@cookie of the network namespace`.
     #[serde(default)]
     pub threaded: BTreeMap<String, ThreadedRecord>,

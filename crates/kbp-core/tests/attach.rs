@@ -15,9 +15,11 @@ use kbp_core::{Class, Error};
 fn request(target: &str, cpu: u32) -> AttachRequest {
     AttachRequest {
         target: target.parse().unwrap(),
-        cpu,
+        queues: Vec::new(),
+        cpus: vec![cpu],
         mode: Mode::Busy,
         move_irq: true,
+        set_xps: true,
     }
 }
 
@@ -57,7 +59,7 @@ fn attach_moves_the_interrupt_and_detach_puts_it_back() {
     );
     assert_eq!(machine.affinity(25), "0-3", "planning changes nothing");
 
-    let attached = session.attach(&plan).unwrap();
+    let attached = session.attach(&plan).unwrap().attached;
     assert_eq!(attached[0].vector.as_ref().unwrap().name, "eth0-rx-0");
     assert_eq!(machine.affinity(25), "2");
     assert_eq!(machine.affinity(26), "0-3", "the sending vector stays");
@@ -68,7 +70,7 @@ fn attach_moves_the_interrupt_and_detach_puts_it_back() {
     let napis = session.plan_detach(&"eth0:0".parse().unwrap()).unwrap();
     let detached = session.detach(&napis).unwrap();
     assert_eq!(
-        detached[0].irqs[0].outcome,
+        detached[0].freed.irqs[0].outcome,
         Outcome::Restored {
             to: "0-3".parse().unwrap()
         }
@@ -179,7 +181,9 @@ fn a_shared_interrupt_goes_back_with_its_last_user() {
     }
     let mut detach = |queue: &str| {
         let napis = session.plan_detach(&queue.parse().unwrap()).unwrap();
-        session.detach(&napis).unwrap()[0].irqs[0].outcome.clone()
+        session.detach(&napis).unwrap()[0].freed.irqs[0]
+            .outcome
+            .clone()
     };
     assert_eq!(detach("eth1:0"), Outcome::Kept);
     assert_eq!(machine.affinity(30), "2");
@@ -200,7 +204,7 @@ fn what_somebody_else_changed_is_left_alone() {
     session.attach(&plan).unwrap();
     machine.write("proc/irq/25/smp_affinity_list", "1\n");
     let deleted = session.delete_poller(2).unwrap();
-    let outcome = &deleted.detached[0].irqs[0].outcome;
+    let outcome = &deleted.detached[0].freed.irqs[0].outcome;
     assert!(
         matches!(outcome, Outcome::LeftAlone { reason } if reason.contains("CPU 1")),
         "{outcome:?}"
@@ -221,7 +225,7 @@ fn what_went_away_by_itself_is_put_back_and_another_boot_is_forgotten() {
     drop(session);
     family.napis.clear();
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    assert_eq!(session.forget_gone().unwrap().len(), 1);
+    assert_eq!(session.forget_gone().unwrap().irqs.len(), 1);
     assert_eq!(machine.affinity(25), "0-3");
 
     let plan = session.plan_attach(&request("eth0", 2)).unwrap();
@@ -272,7 +276,7 @@ fn deleting_a_poller_puts_back_what_vanished_in_another_namespace() {
         "another namespace's may be there still"
     );
     let deleted = session.delete_poller(2).unwrap();
-    assert_eq!(deleted.gone.len(), 1);
+    assert_eq!(deleted.gone.irqs.len(), 1);
     assert_eq!(machine.affinity(26), "0-3");
     assert_eq!(machine.affinity(27), "2", "what is not an attachment stays");
 }
@@ -284,7 +288,7 @@ fn a_mode_is_active_only_when_the_kernel_says_so() {
         let mut family = Family { slow, ..family() };
         let mut session = Session::open(&machine.host, &mut family).unwrap();
         let plan = session.plan_attach(&request("eth0", 2)).unwrap();
-        let attached = session.attach(&plan).unwrap();
+        let attached = session.attach(&plan).unwrap().attached;
         assert_eq!(attached[0].napi.mode_requested, Mode::Busy);
         assert_eq!(attached[0].napi.mode_active, active);
     }
@@ -300,7 +304,7 @@ fn undo_all_leaves_nothing() {
         let plan = session.plan_attach(&request(target, 2)).unwrap();
         session.attach(&plan).unwrap();
     }
-    assert_eq!(session.undo_all().unwrap().len(), 4);
+    assert_eq!(session.undo_all().unwrap().irqs.len(), 4);
     drop(session);
     assert!(family.pollers.is_empty());
     assert!([25, 30, 31, 32]
@@ -317,7 +321,7 @@ fn by_id_without_a_known_queue_the_interrupt_stays_and_that_is_said() {
         ..request("eth0", 2)
     };
     let plan = session.plan_attach(&wish).unwrap();
-    let attached = session.attach(&plan).unwrap();
+    let attached = session.attach(&plan).unwrap().attached;
     assert!(attached[0].vector.is_none() && attached[0].note.is_some());
     assert_eq!(machine.affinity(25), "0-3");
     let napis = session.plan_detach(&Target::NapiId(8200)).unwrap();

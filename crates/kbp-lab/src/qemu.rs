@@ -170,6 +170,9 @@ const MODELS: [(&str, &str); 5] = [
     ("virtio-net-pci", "virtio_net"),
 ];
 
+/// First place on the bus that is free for a card.
+const PLACE_MIN: u32 = 4;
+
 /// Most cards that a machine may have: they share the bus with what the lab needs.
 pub const NICS_MAX: u32 = 16;
 
@@ -274,11 +277,19 @@ impl Hardware<'_> {
             let model = &self.nics.model;
             let options = format!(
                 "netdev=net{index},mac=52:54:00:4b:50:{index:02x},addr={:#x},romfile=",
-                index + 4
+                place(model, index)
             );
             add("-device", format!("{model},{options}"));
         }
         arguments
+    }
+}
+
+/// Place of a card on the bus. An igb keeps places for its virtual functions too, two for each card.
+fn place(model: &str, index: u32) -> u32 {
+    match model {
+        "igb" => PLACE_MIN + 2 * index,
+        _ => PLACE_MIN + index,
     }
 }
 
@@ -336,6 +347,16 @@ mod tests {
         assert_eq!(line.matches("hubid=0").count(), 2);
         assert!(
             line.contains("e1000e,netdev=net1,mac=52:54:00:4b:50:01,addr=0x5"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn cards_with_virtual_functions_stand_apart() {
+        let line = line(Clock::Real, Accelerator::Tcg, "2:igb");
+        assert!(
+            line.contains("igb,netdev=net0,mac=52:54:00:4b:50:00,addr=0x4")
+                && line.contains("igb,netdev=net1,mac=52:54:00:4b:50:01,addr=0x6"),
             "{line}"
         );
     }

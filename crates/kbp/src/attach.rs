@@ -1,16 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `kbp attach` and `kbp detach`, of NAPI instances and of a CPU's backlog.
+//! `kbp attach` and `kbp detach`, of NAPI instances, of interfaces without them, and of a CPU's backlog.
 
 use anyhow::Result;
 use clap::Args;
 use kbp_core::backlog;
+use kbp_core::cpulist::numbers;
 use kbp_core::model::{Napi, Poller};
-use kbp_core::plan::{AttachPlan, AttachRequest, Attached, Detached, Session, Target};
+use kbp_core::plan::{
+    AttachPlan, AttachReport, AttachRequest, Attached, Detached, Session, Target,
+};
 use kbp_core::uapi::Mode;
-use serde_json::json;
+use kbp_core::Error;
+use serde_json::{json, Value};
 
 use crate::context::Context;
-use crate::print;
+use crate::{print, steered};
+
+/// Shown below the options of `kbp attach`.
+pub const EXAMPLES: &str = "\
+Examples:
+  kbp attach eth0:0 --cpu 2                      receive queue 0 of eth0 to the poller of CPU 2
+  kbp attach eth0 --queues all --cpus 2-3        every queue, in turn to the pollers of CPU 2 and 3
+  kbp attach eth0 --queues 0,2 --cpus 3,2        queue 0 to CPU 3, queue 2 to CPU 2
+  kbp attach eth0 --cpus 2-3 --dry-run           what that would change
+  kbp attach br0 --cpus 2-3                      the ports of a bridge
+  kbp -n POD attach eth0 --cpu 2                 what a container receives: its end of the veth
+  kbp attach backlog --cpu 2                     whatever comes to the backlog of CPU 2";
+
+/// Shown below the options of `kbp detach`.
+pub const DETACH_EXAMPLES: &str = "\
+Examples:
+  kbp detach eth0                 every queue of eth0 that is attached
+  kbp detach eth0:0               receive queue 0
+  kbp detach br0                  the ports of a bridge
+  kbp detach backlog --cpu 2      the backlog of CPU 2";
 
 /// What stands where an interface may stand, and means the backlog of a CPU.
 const BACKLOG: &str = "backlog";
@@ -21,8 +44,9 @@ const BACKLOG: &str = "backlog";
 pub struct TargetArgs {
     /// Interface and receive queue; without a queue, all of its receive queues.
     ///
-    /// `backlog` is the backlog of the poller's CPU: what lo, veth, bridges, tunnels and RPS put there. (An interface
-    /// of that name is named with its queue.)
+    /// An interface without NAPI instances (lo, most veths, tunnels) is steered to the backlog of the poller's CPU; of
+    /// a bridge, its ports are attached. `backlog` is the backlog of the poller's CPU: what lo, veth, bridges, tunnels
+    /// and RPS put there. (An interface of that name is named with its queue.)
     #[arg(value_name = "DEV[:QUEUE]|backlog", value_parser = parse_what)]
     target: Option<What>,
     /// A NAPI instance by its id.
@@ -36,14 +60,28 @@ pub struct AttachArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// CPU of the poller.
-    #[arg(long, value_name = "N")]
-    cpu: u32,
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "cpus",
+        required_unless_present = "cpus"
+    )]
+    cpu: Option<u32>,
+    /// CPUs of several pollers; the queues are dealt out to them in turn.
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    cpus: Option<Numbers>,
+    /// Which receive queues of the interface: all, or some by their numbers.
+    #[arg(long, value_name = "all|LIST", value_parser = parse_queues)]
+    queues: Option<Numbers>,
     /// How it is served.
     #[arg(long, value_name = "MODE", default_value = "busy", value_parser = parse_mode)]
     mode: Mode,
     /// Leave the interrupt where it is.
     #[arg(long)]
     no_irq: bool,
+    /// Leave it to the kernel through which transmit queues the CPU of the poller sends.
+    #[arg(long)]
+    no_xps: bool,
     /// Print every change and make none.
     #[arg(long)]
     dry_run: bool,
@@ -70,6 +108,21 @@ fn parse_what(text: &str) -> Result<What, String> {
     match text {
         BACKLOG => Ok(What::Backlog),
         _ => text.parse().map(What::Napi),
+    }
+}
+
+/// Numbers of queues or CPUs, in their order; all of them when empty.
+#[derive(Clone, Default)]
+struct Numbers(Vec<u32>);
+
+fn parse_cpus(text: &str) -> Result<Numbers, String> {
+    numbers(text).map(Numbers)
+}
+
+fn parse_queues(text: &str) -> Result<Numbers, String> {
+    match text {
+        "all" => Ok(Numbers::default()),
+        _ => parse_cpus(text),
     }
 }
 
@@ -103,15 +156,49 @@ pub fn attach(mut args: AttachArgs, context: &Context) -> Result<()> {
 }
 
 fn attach_backlog(args: &AttachArgs, context: &Context) -> Result<()> {
+    let (Some(cpu), None) = (args.cpu, &args.queues) else {
+        let words = "a backlog is that of one CPU and has no queues: name it with --cpu N alone";
+        return Err(Error::Usage(words.into()).into());
+    };
     let mut client = context.client()?;
-    let plan = backlog::plan_attach(&context.host, &mut client, args.cpu)?;
+    let mut session = Session::open(&context.host, &mut client)?;
+    if args.dry_run && session.is_lent(cpu) {
+        let change = format!(
+            "remember that the backlog of CPU {cpu}, which is attached for interfaces, stays attached when they leave"
+        );
+        return print_change(context, &change);
+    }
+    if !args.dry_run {
+        if let Some(poller) = session.adopt_backlog(cpu)? {
+            return print_backlog(context, &poller);
+        }
+    }
+    drop(session);
+    let plan = backlog::plan_attach(&context.host, &mut client, cpu)?;
     if args.dry_run {
-        return match context.json {
-            true => print::json(context, &json!({ "changes": [plan.change()], "notes": [] })),
-            false => print::line(plan.change()),
-        };
+        return print_change(context, &plan.change());
     }
     print_backlog(context, &backlog::apply(&mut client, &plan)?)
+}
+
+fn print_change(context: &Context, change: &str) -> Result<()> {
+    match context.json {
+        true => print::json(context, &json!({ "changes": [change], "notes": [] })),
+        false => print::line(change),
+    }
+}
+
+fn detach_backlog(cpu: u32, context: &Context) -> Result<()> {
+    let mut client = context.client()?;
+    let plan = backlog::plan_detach(&mut client, cpu)?;
+    let poller = backlog::apply(&mut client, &plan)?;
+    for one in Session::open(&context.host, &mut client)?.disown_backlog(cpu)? {
+        print::note(format!(
+            "{} is still steered to CPU {cpu}; its packets go through softirq there now",
+            one.label()
+        ));
+    }
+    print_backlog(context, &poller)
 }
 
 fn print_backlog(context: &Context, poller: &Poller) -> Result<()> {
@@ -127,11 +214,17 @@ fn print_backlog(context: &Context, poller: &Poller) -> Result<()> {
 }
 
 fn attach_napi(target: Target, args: &AttachArgs, context: &Context) -> Result<()> {
+    if args.queues.is_some() && !matches!(target, Target::Interface { queue: None, .. }) {
+        let words = "that is one queue already; --queues goes with an interface alone";
+        return Err(Error::Usage(words.into()).into());
+    }
     let request = AttachRequest {
         target,
-        cpu: args.cpu,
+        queues: args.queues.clone().unwrap_or_default().0,
+        cpus: args.cpus(),
         mode: args.mode,
         move_irq: !args.no_irq,
+        set_xps: !args.no_xps,
     };
     let mut client = context.client()?;
     let mut session = Session::open(&context.host, &mut client)?;
@@ -140,7 +233,17 @@ fn attach_napi(target: Target, args: &AttachArgs, context: &Context) -> Result<(
         return print_plan(context, &plan);
     }
     plan.notes.iter().for_each(print::note);
-    print_attached(context, &session.attach(&plan)?)
+    print_report(context, &session.attach(&plan)?)
+}
+
+impl AttachArgs {
+    /// The CPUs; clap takes care that one of both is there.
+    fn cpus(&self) -> Vec<u32> {
+        match (&self.cpus, self.cpu) {
+            (Some(Numbers(cpus)), _) => cpus.clone(),
+            (None, cpu) => cpu.into_iter().collect(),
+        }
+    }
 }
 
 fn print_plan(context: &Context, plan: &AttachPlan) -> Result<()> {
@@ -152,26 +255,33 @@ fn print_plan(context: &Context, plan: &AttachPlan) -> Result<()> {
     print::lines(changes)
 }
 
-fn print_attached(context: &Context, attached: &[Attached]) -> Result<()> {
+fn print_report(context: &Context, report: &AttachReport) -> Result<()> {
+    report.notes.iter().for_each(print::note);
     if context.json {
-        return print::json(context, &attached);
+        let attached = report.attached.iter().map(serde_json::to_value);
+        let steered = report.steered.iter().map(serde_json::to_value);
+        let all: Vec<Value> = attached.chain(steered).collect::<Result<_, _>>()?;
+        return print::json(context, &all);
     }
-    for one in attached {
-        let irq = match (&one.vector, one.note) {
-            (Some(vector), _) => format!(
-                ", interrupt {} ({}) goes to CPU {}",
-                vector.irq, vector.name, one.napi.cpu
-            ),
-            (None, Some(note)) => format!("; {note}"),
-            (None, None) => String::new(),
-        };
-        print::line(format!(
-            "{}: {}{irq}",
-            one.napi.label(),
-            describe_mode(&one.napi)
-        ))?;
-    }
-    Ok(())
+    report.attached.iter().try_for_each(print_attached)?;
+    print::lines(report.steered.iter().map(steered::describe))?;
+    print::lines(report.written.iter().map(|file| format!("  {file}")))
+}
+
+fn print_attached(one: &Attached) -> Result<()> {
+    let irq = match (&one.vector, one.irq_cpu, one.note) {
+        (Some(vector), Some(cpu), _) => format!(
+            ", interrupt {} ({}) goes to CPU {cpu}",
+            vector.irq, vector.name
+        ),
+        (_, _, Some(note)) => format!("; {note}"),
+        (_, _, None) => String::new(),
+    };
+    print::line(format!(
+        "{}: {}{irq}",
+        one.napi.label(),
+        describe_mode(&one.napi)
+    ))
 }
 
 fn describe_mode(napi: &Napi) -> String {
@@ -187,17 +297,14 @@ fn describe_mode(napi: &Napi) -> String {
 
 /// Run `kbp detach`.
 pub fn detach(args: DetachArgs, context: &Context) -> Result<()> {
-    let mut client = context.client()?;
     let target = match args.target.into_what() {
         What::Napi(target) => target,
-        What::Backlog => {
-            let plan = backlog::plan_detach(&mut client, args.cpu.unwrap_or_default())?;
-            return print_backlog(context, &backlog::apply(&mut client, &plan)?);
-        }
+        What::Backlog => return detach_backlog(args.cpu.unwrap_or_default(), context),
     };
+    let mut client = context.client()?;
     let mut session = Session::open(&context.host, &mut client)?;
-    let napis = session.plan_detach(&target)?;
-    print_detached(context, &session.detach(&napis)?)
+    let plan = session.plan_detach(&target)?;
+    print_detached(context, &session.detach(&plan)?)
 }
 
 /// Print what was given back to softirq.
@@ -207,7 +314,13 @@ pub fn print_detached(context: &Context, detached: &[Detached]) -> Result<()> {
     }
     for one in detached {
         print::line(format!("{}: softirq", one.napi))?;
-        print::lines(one.irqs.iter().map(|irq| format!("  {irq}")))?;
+        let sentences = one.freed.sentences();
+        print::lines(sentences.iter().map(|line| format!("  {line}")))?;
+        for cpu in &one.backlogs {
+            print::line(format!(
+                "  the backlog of CPU {cpu} is not attached any more"
+            ))?;
+        }
     }
     Ok(())
 }

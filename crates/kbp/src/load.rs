@@ -9,7 +9,6 @@ use anyhow::Result;
 use clap::Args;
 use kbp_core::module::{self, Progress};
 use kbp_core::{plan, Error};
-use serde_json::json;
 
 use crate::context::Context;
 use crate::print;
@@ -133,7 +132,7 @@ pub fn unload(args: UnloadArgs, context: &Context) -> Result<()> {
     unloaded.map_err(Error::from)?;
     let released = undone?;
     if context.json {
-        return print::json(context, &json!({ "irqs": released }));
+        return print::json(context, &released);
     }
     print::lines(&released)?;
     print::line("the kbp module is unloaded")

@@ -14,6 +14,7 @@ mod poller;
 mod print;
 mod show;
 mod stats;
+mod steered;
 mod topo;
 
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ Examples:
   kbp poller add --cpu 2 -P f:50       a poller on CPU 2, SCHED_FIFO 50
   kbp attach eth0:0 --cpu 2 --dry-run  what attaching would change
   kbp attach eth0:0 --cpu 2            give it receive queue 0 of eth0
+  kbp attach eth0 --cpus 2-3           every queue of eth0, in turn to the pollers of CPU 2 and 3
+  kbp attach veth0 --cpu 2             steer what has no NAPI instance to the backlog of CPU 2
   kbp show                             what is requested and what is active
   kbp stats -w 1                       counters, every second
   kbp unload                           put everything back and leave
@@ -71,9 +74,11 @@ enum Command {
     /// Create, delete and list pollers.
     #[command(subcommand)]
     Poller(poller::PollerCommand),
-    /// Give receive queues to a poller and move their interrupts to its CPU.
+    /// Give receive queues to pollers and move their interrupts to the CPUs of these.
+    #[command(after_help = attach::EXAMPLES)]
     Attach(attach::AttachArgs),
-    /// Give receive queues back to softirq and put their interrupts back.
+    /// Give receive queues back to softirq and put back what was changed for them.
+    #[command(after_help = attach::DETACH_EXAMPLES)]
     Detach(attach::DetachArgs),
     /// Show the module, the pollers and what is attached.
     Show,
@@ -204,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_measure_show_an_example() {
+    fn commands_with_many_options_show_an_example() {
         let cli = Cli::command();
-        for name in ["compare", "measure", "report", "topo"] {
+        for name in ["attach", "compare", "detach", "measure", "report", "topo"] {
             let command = cli.find_subcommand(name).unwrap();
             let help = command.get_after_help().map(ToString::to_string);
             assert!(

@@ -19,7 +19,8 @@ pub fn run(context: &Context) -> Result<()> {
     print::line("")?;
     print_pollers(&overview.pollers)?;
     print::line("")?;
-    print_napis(&overview.napis)
+    print_napis(&overview.napis)?;
+    crate::steered::print(&overview)
 }
 
 fn describe_module(module: &ModuleStatus) -> String {

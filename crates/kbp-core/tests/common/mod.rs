@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 
 use kbp_core::attr::Attrs;
 use kbp_core::client::{ClientError, Control};
+use kbp_core::host::HostError;
 use kbp_core::model::{Napi, NapiRef, Poller, Schedule, Stats};
 use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
@@ -100,6 +101,56 @@ impl Machine {
         .unwrap();
     }
 
+    /// A virtual interface: no device behind it.
+    pub fn add_virtual(&self, name: &str, ifindex: u32, queues: u32) {
+        self.write(
+            &format!("sys/class/net/{name}/ifindex"),
+            &format!("{ifindex}\n"),
+        );
+        for queue in 0..queues {
+            self.write(
+                &format!("sys/class/net/{name}/queues/rx-{queue}/rps_cpus"),
+                "0\n",
+            );
+        }
+    }
+
+    /// A process that does nothing.
+    pub fn add_process(&self, pid: u32, comm: &str) {
+        let name = format!("{comm}\n");
+        self.write(&format!("proc/{pid}/task/{pid}/comm"), &name);
+        let stat = format!("{pid} ({comm}) S 1 7 7 0 -1 0 1 0 0 0 2 3 0 0 20 0 1 0 4711 8 9\n");
+        self.write(&format!("proc/{pid}/stat"), &stat);
+    }
+
+    /// Moves a directory, or makes it vanish.
+    pub fn rename(&self, from: &str, to: &str) {
+        let root = self.directory.path();
+        fs::create_dir_all(root.join(to).parent().unwrap()).unwrap();
+        fs::rename(root.join(from), root.join(to)).unwrap();
+    }
+
+    /// Transmit queues, each with what its mask of CPUs holds.
+    pub fn add_transmit_queues(&self, name: &str, masks: &[&str]) {
+        for (queue, mask) in masks.iter().enumerate() {
+            self.write(
+                &format!("sys/class/net/{name}/queues/tx-{queue}/xps_cpus"),
+                &format!("{mask}\n"),
+            );
+        }
+    }
+
+    /// What the masks of all transmit queues hold.
+    pub fn xps(&self, name: &str, queues: u32) -> Vec<String> {
+        let file = |queue| format!("sys/class/net/{name}/queues/tx-{queue}/xps_cpus");
+        (0..queues).map(|queue| self.read(&file(queue))).collect()
+    }
+
+    /// What the mask of a receive queue holds.
+    pub fn rps(&self, name: &str, queue: u32) -> String {
+        self.read(&format!("sys/class/net/{name}/queues/rx-{queue}/rps_cpus"))
+    }
+
     pub fn affinity(&self, irq: u32) -> String {
         self.read(&format!("proc/irq/{irq}/smp_affinity_list"))
     }
@@ -118,6 +169,12 @@ pub struct Family {
     pub slow: u32,
     /// What was asked for the backlog of each CPU.
     pub backlog: BTreeMap<u32, Backlog>,
+    /// Refuse to have a poller serve a backlog, as PREEMPT_RT does.
+    pub refuse_backlog: bool,
+    /// Virtual interfaces with NAPI instances of their own.
+    pub veths_with_napi: Vec<String>,
+    /// Numbers of interfaces; every other one has 2.
+    pub ifindex: BTreeMap<String, u32>,
 }
 
 pub fn refusal(errno: i32, message: &str) -> ClientError {
@@ -165,6 +222,12 @@ impl Control for Family {
 
     fn poller_set_backlog(&mut self, cpu: u32, backlog: Backlog) -> Result<(), ClientError> {
         self.poller_get(cpu)?;
+        if self.refuse_backlog && backlog != Backlog::Softirq {
+            return Err(refusal(
+                libc::EOPNOTSUPP,
+                "this kernel can't leave its backlog to a poller",
+            ));
+        }
         self.backlog.insert(cpu, backlog);
         Ok(())
     }
@@ -197,7 +260,10 @@ impl Control for Family {
             NapiRef::Queue { queue, .. } if self.refuse_queue == Some(*queue) => {
                 return Err(refusal(libc::EOPNOTSUPP, "no NAPI instance for this queue"));
             }
-            NapiRef::Queue { ifname, queue } => napi(ifname, *queue, cpu),
+            NapiRef::Queue { ifname, queue } => Napi {
+                ifindex: Some(self.ifindex.get(ifname).copied().unwrap_or(2)),
+                ..napi(ifname, *queue, cpu)
+            },
             NapiRef::Id(id) => Napi {
                 napi_id: *id,
                 queue: None,
@@ -241,5 +307,9 @@ impl Control for Family {
 
     fn netns_cookie(&mut self) -> Result<u64, NetnsError> {
         Ok(COOKIE)
+    }
+
+    fn has_queue_napis(&mut self, ifname: &str) -> Result<bool, HostError> {
+        Ok(self.veths_with_napi.iter().any(|name| name == ifname))
     }
 }

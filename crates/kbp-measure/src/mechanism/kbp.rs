@@ -63,9 +63,12 @@ fn attach(link: &Link, cpu: u32, mode: Mode) -> Result<()> {
         let mut session = Session::open(&host, &mut client)?;
         let plan = session.plan_attach(&AttachRequest {
             target: whole(ifname),
-            cpu,
+            queues: Vec::new(),
+            cpus: vec![cpu],
             mode,
             move_irq: link.has_interrupts,
+            // Mechanisms differ in who receives; the transmit queues stay as they are under all of them.
+            set_xps: false,
         })?;
         session.attach(&plan)?;
         Ok(())

@@ -4,22 +4,15 @@
 //! Such packets go through the backlog of the CPU that sent them. A mechanism that serves one CPU gets them only
 //! when they are steered there. Where a topology has done that already, nothing is changed.
 
-use kbp_core::{setting, Host};
+use kbp_core::{setting, CpuList, Host};
 
 use crate::compare::rig::Link;
 use crate::error::Result;
 use crate::mechanism::family::{memory, Bench};
 
-/// The text of a CPU mask with one CPU, as rps_cpus takes it: words of 32 CPUs, highest first.
-fn mask(cpu: u32) -> String {
-    let lower_words = ",00000000".repeat((cpu / 32) as usize);
-    format!("{:x}{lower_words}", 1u32 << (cpu % 32))
-}
-
-/// The CPUs of a mask as the kernel prints it, without what only pads it.
+/// Whether a mask as the kernel prints it has this CPU and no other.
 fn is_mask_of(text: &str, cpu: u32) -> bool {
-    let digits = |text: &str| text.replace(',', "").trim_start_matches('0').to_owned();
-    digits(text) == digits(&mask(cpu))
+    CpuList::from_mask(text) == Some(CpuList::one(cpu))
 }
 
 fn files(host: &Host, ifname: &str) -> Result<Vec<String>> {
@@ -41,7 +34,8 @@ pub(crate) fn to_poller(bench: &Bench<'_>) -> Result<()> {
                 let now = host.read_trimmed(&file).map_err(kbp_core::Error::from)?;
                 if !is_mask_of(&now, cpu) {
                     let mut state = memory()?;
-                    setting::set(&host, &mut state, link.netns.as_deref(), &file, &mask(cpu))?;
+                    let mask = CpuList::one(cpu).to_mask();
+                    setting::set(&host, &mut state, link.netns.as_deref(), &file, &mask)?;
                 }
             }
             Ok(())
@@ -70,18 +64,4 @@ pub(crate) fn verify(bench: &Bench<'_>) -> Result<()> {
 
 fn without_interrupts<'a>(bench: &Bench<'a>) -> impl Iterator<Item = &'a Link> {
     bench.rig.links.iter().filter(|link| !link.has_interrupts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn masks_are_those_of_the_kernel() {
-        assert_eq!(mask(2), "4");
-        assert_eq!(mask(33), "2,00000000");
-        assert!(is_mask_of("00000000,00000004", 2) && is_mask_of("4", 2));
-        assert!(is_mask_of("00000002,00000000", 33));
-        assert!(!is_mask_of("00000000,00000002", 33) && !is_mask_of("6", 2));
-    }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use kbp_core::backlog;
 use kbp_core::client::ClientError;
-use kbp_core::model::{PollerSpec, Schedule};
+use kbp_core::model::{Napi, PollerSpec, Schedule};
 use kbp_core::module::{self, ModuleError};
-use kbp_core::plan::{undo_everything, AttachRequest, Session, Target};
+use kbp_core::plan::{undo_everything, AttachRequest, DetachPlan, Session, Target};
 use kbp_core::uapi::{Backlog, Mode, Owns};
 use kbp_core::{Class, Client};
 use kbp_measure::rng::SplitMix64;
@@ -180,9 +180,11 @@ fn random_attach(world: &World, rng: &mut SplitMix64) -> Result<AttachRequest> {
                 _ => Some(rng.in_range(0, 3) as u32),
             },
         },
-        cpu: one_of(rng, &world.cpus).copied().unwrap_or(0),
+        queues: Vec::new(),
+        cpus: vec![one_of(rng, &world.cpus).copied().unwrap_or(0)],
         mode: one_of(rng, &modes()).copied().unwrap_or(Mode::Busy),
         move_irq: rng.in_range(0, 2) > 0,
+        set_xps: rng.in_range(0, 2) > 0,
     })
 }
 
@@ -202,6 +204,14 @@ fn attach_with(
     session.attach(&plan).map(drop)
 }
 
+/// Detaches this instance and nothing else.
+fn only(napi: Napi) -> DetachPlan {
+    DetachPlan {
+        napis: vec![napi],
+        ..DetachPlan::default()
+    }
+}
+
 fn detach(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let mut client = client_or_refused!();
     let napis = match client.napis() {
@@ -211,7 +221,7 @@ fn detach(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let Some(napi) = one_of(rng, &napis).cloned() else {
         return Ok(Outcome::Refused("nothing is attached".into()));
     };
-    judge(Session::open(&world.host, &mut client).and_then(|mut s| s.detach(&[napi])))
+    judge(Session::open(&world.host, &mut client).and_then(|mut s| s.detach(&only(napi))))
 }
 
 fn mode_flip(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
@@ -232,12 +242,14 @@ fn mode_flip(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
                 name: name.clone(),
                 queue,
             },
-            cpu: napi.cpu,
+            queues: Vec::new(),
+            cpus: vec![napi.cpu],
             mode,
             move_irq: rng.in_range(0, 1) > 0,
+            set_xps: rng.in_range(0, 1) > 0,
         };
         let flipped = Session::open(&world.host, &mut client)
-            .and_then(|mut session| session.detach(std::slice::from_ref(&napi)))
+            .and_then(|mut session| session.detach(&only(napi.clone())))
             .and_then(|_| attach_with(world, &mut client, &request));
         match judge(flipped)? {
             Outcome::Done => {}
