@@ -464,3 +464,37 @@ fn put_back(
     memory.save()?;
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_refusal_of_an_isolated_cpu_is_the_sentence_of_the_plan() {
+        let refused = |direction, errno| {
+            let text = |text: &str| text.to_owned();
+            let goal = Goal {
+                direction,
+                file: text("queues/rx-0/rps_cpus"),
+                now: text("0"),
+                original: text("0"),
+                to: text("4"),
+                is_foreign: false,
+            };
+            let error = HostError::Write {
+                path: "rps_cpus".into(),
+                value: text("4"),
+                source: std::io::Error::from_raw_os_error(errno),
+            };
+            refusal(&goal, error).to_string()
+        };
+        let sentence = refused(Direction::Receive, libc::EINVAL);
+        assert_eq!(sentence, steer::isolated(&CpuList::one(2)).to_string());
+        for other in [
+            refused(Direction::Receive, libc::EBUSY),
+            refused(Direction::Transmit, libc::EINVAL),
+        ] {
+            assert!(other.contains("cannot write '4'"), "{other}");
+        }
+    }
+}

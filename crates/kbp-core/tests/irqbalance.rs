@@ -159,3 +159,18 @@ fn one_that_can_not_be_told_is_a_note_with_the_line_for_its_configuration() {
         ["interrupt 25 of eth0 queue 0 is on CPU 1, not on CPU 2: something moved it (irqbalance runs)"]
     );
 }
+
+#[test]
+fn one_that_does_not_listen_any_more_when_it_is_told_is_a_note() {
+    let (machine, mut family) = (Machine::new(), family());
+    play_irqbalance(&machine, &[]);
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let plan = session.plan_attach(&request("eth0")).unwrap();
+    assert!(plan.irqbalance.is_some());
+    machine.remove(&format!("run/irqbalance/irqbalance{PID}.sock"));
+    let report = session.attach(&plan).unwrap();
+    let note = &report.notes[0];
+    assert!(note.contains("can't be told") && note.contains("--banirq=25"));
+    drop(session);
+    assert!(state::peek(&machine.host).unwrap().irqbalance.is_none());
+}

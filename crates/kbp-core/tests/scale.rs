@@ -387,3 +387,17 @@ fn one_file_that_can_not_be_put_back_does_not_keep_the_others() {
     assert_eq!(machine.xps("eth1", 3), ["0", "0", "0"]);
     is_clean(&machine);
 }
+
+#[test]
+fn an_interrupt_that_an_earlier_attachment_shares_stays_with_it() {
+    let (machine, mut family) = (machine(&[]), family());
+    let shared = " 30:  0  0  0  0  PCI-MSI 30-edge      eth1\n";
+    machine.write("proc/interrupts", &(common::E1000E.to_owned() + shared));
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let plan = session.plan_attach(&request("eth1:0", &[2])).unwrap();
+    session.attach(&plan).unwrap();
+    let plan = session.plan_attach(&request("eth1:1", &[3])).unwrap();
+    assert!(plan.notes[0].contains("goes to CPU 2"), "{:?}", plan.notes);
+    session.attach(&plan).unwrap();
+    assert_eq!(machine.affinity(30), "2");
+}
