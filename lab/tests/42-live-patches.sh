@@ -60,11 +60,13 @@ lab_wait_for 60 settled rival
 cat "$OUT/refusal"
 grep -q "rival replaces __napi_schedule_irqoff" "$OUT/refusal" || lab_fail "it does not say why"
 [ ! -e /sys/module/kbp ] || lab_fail "kbp is half there"
+[ ! -e /sys/module/kbp_trace ] || lab_fail "what kbp brought along stayed behind"
 ! kbp check --module "$MODULES/kbp.ko" > "$OUT/check" || lab_fail "kbp check does not see it"
 take_out rival
 lab_dmesg_clean
 
 echo "enable=0"
+insmod "$MODULES/kbp_trace.ko" || lab_fail "insmod kbp_trace"
 insmod "$MODULES/kbp.ko" enable=0 || lab_fail "insmod enable=0"
 gone kbp || lab_fail "the live patch is there"
 ! kbp poller add --cpu "$NET_CPU" 2> "$OUT/refusal" || lab_fail "an inert module makes a poller"
