@@ -32,7 +32,9 @@ refuses 6 "queue" kbp attach eth0:9 --cpu 2 --mode busy
 refuses 6 "poller" kbp attach eth0 --cpu 1 --mode busy
 refuses 7 "poller" kbp poller add --cpu 2
 refuses 6 "CPU" kbp poller add --cpu 63
-refuses 4 "NAPI" kbp attach lo --cpu 2 --mode busy
+ip link add link eth0 name upper type macvlan
+lab_defer ip link del upper
+refuses 4 "eth0" kbp attach upper --cpu 2 --mode busy
 refuses 2 "f:99" kbp poller add --cpu 1 -P f:99
 refuses 6 "not attached" kbp detach eth0
 [ "$(kbp show --json | sed 's/"stats":{[^}]*}//g')" = "$(echo "$before" | sed 's/"stats":{[^}]*}//g')" ] ||
