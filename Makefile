@@ -30,7 +30,7 @@ help:
 	@echo 'make check-abi      kernel images: is what the live patch replaces still all there is? KERNELS=... for some'
 	@echo 'make torture-short  random actions under traffic on: $(TORTURE_KERNELS), and on the debug kernel if it is built'
 	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'
-	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, about 25 minutes'
+	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, 20 minutes or more'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
 	@echo 'make man            manual pages of kbp and its commands: $(OUT)/man/*.1'

@@ -5,10 +5,11 @@
  * Every function here that the table names holds an inlined copy of
  * ____napi_schedule() (net/core/dev.c): it decides who polls a NAPI instance.
  * The replacement asks whether a poller wants the instance; if not it does
- * what the original does. The other copies (enqueue_to_backlog,
- * rps_trigger_softirq, dev_cpu_dead, kick_defer_list_purge) only ever schedule
- * a CPU's own backlog, whose state a poller keeps such that they don't get
- * there, or wake it (backlog.c).
+ * what the original does. Of the other copies enqueue_to_backlog,
+ * rps_trigger_softirq and kick_defer_list_purge only ever schedule a CPU's own
+ * backlog, whose state a poller keeps such that they don't get there, or wake
+ * it (backlog.c); dev_cpu_dead moves what a dead CPU had left, and a poller goes
+ * before its CPU does (hotplug.c). lab/napi-copies.toml has them by kernel.
  *
  * Context: interrupts off, mostly hardIRQ. Only replacements and the stock
  * path they reproduce live here.

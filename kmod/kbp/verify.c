@@ -20,9 +20,9 @@ extern char _stext[], _etext[];
 
 /*
  * Who raises NET_RX in the kernels that we know. What the first ones put on a
- * softirq's list is redirected (klp.c); the next ones schedule only the backlog
- * of a CPU, which is taken otherwise (backlog.c); the last ones schedule
- * nothing.
+ * softirq's list is redirected (klp.c, which says why the next ones need not
+ * be); the last ones schedule nothing. lab/napi-copies.toml is the same by
+ * kernel, with reasons.
  */
 static const char * const kbp_known_raisers[] = {
 	"__napi_schedule", "__napi_schedule_irqoff", "napi_watchdog",

@@ -90,6 +90,12 @@ impl Host {
         Ok(patches)
     }
 
+    /// What a task is doing in the kernel, innermost function first; `task` is its directory (`proc/7/task/9`). Empty
+    /// when it runs, has ended, or when its stack may not be read.
+    pub fn kernel_stack(&self, task: &str) -> Vec<String> {
+        parse_stack(&self.read(&format!("{task}/stack")).unwrap_or_default())
+    }
+
     /// The tasks that have not reached the state of a transition: `to_patched` says which one.
     ///
     /// The idle task of a CPU has no entry in /proc, so a transition can be held up by something
@@ -104,11 +110,8 @@ impl Host {
                 .read_trimmed(&format!("{base}/patch_state"))
                 .unwrap_or_default();
             if state == behind {
-                let stack = self.read(&format!("{base}/stack")).unwrap_or_default();
-                blocking.push(BlockingTask {
-                    task,
-                    stack: parse_stack(&stack),
-                });
+                let stack = self.kernel_stack(&base);
+                blocking.push(BlockingTask { task, stack });
             }
         }
         Ok(blocking)

@@ -4,24 +4,13 @@
 
 mod common;
 
-use common::{Family, Machine};
+use common::{request, Family, Machine};
 use kbp_core::irq::QueueVector;
 use kbp_core::irq_pin::{self, Outcome};
 use kbp_core::plan::{release_all, AttachRequest, Session, Target};
 use kbp_core::state::{self, StateFile, User};
 use kbp_core::uapi::Mode;
 use kbp_core::{Class, Error};
-
-fn request(target: &str, cpu: u32) -> AttachRequest {
-    AttachRequest {
-        target: target.parse().unwrap(),
-        queues: Vec::new(),
-        cpus: vec![cpu],
-        mode: Mode::Busy,
-        move_irq: true,
-        set_xps: true,
-    }
-}
 
 fn family() -> Family {
     Family {
@@ -44,7 +33,7 @@ fn three_queues(machine: &Machine) {
 fn attach_moves_the_interrupt_and_detach_puts_it_back() {
     let (machine, mut family) = (Machine::new(), family());
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     let changes = plan.changes(&machine.host);
     assert_eq!(changes.len(), 2, "{changes:?}");
     assert!(
@@ -91,7 +80,7 @@ fn a_failed_step_undoes_the_earlier_ones() {
         ..family()
     };
     let mut session = Session::open(&machine.host, &mut refusing).unwrap();
-    let plan = session.plan_attach(&request("eth1", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth1", &[2])).unwrap();
     let error = session.attach(&plan).unwrap_err();
     drop(session);
     assert!(matches!(error, Error::RolledBack { .. }), "{error}");
@@ -107,7 +96,7 @@ fn a_failed_step_undoes_the_earlier_ones() {
     // The last interrupt can't be moved.
     let mut family = family();
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth1", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth1", &[2])).unwrap();
     machine.remove("proc/irq/32/smp_affinity_list");
     let error = session.attach(&plan).unwrap_err();
     drop(session);
@@ -129,7 +118,7 @@ fn a_failed_undo_says_what_is_left() {
         ..family()
     };
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth1", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth1", &[2])).unwrap();
     let error = session.attach(&plan).unwrap_err();
     assert_eq!(error.class(), Class::LeftChanged);
     assert!(
@@ -143,7 +132,7 @@ fn bad_wishes_are_refused_before_anything_changes() {
     let (machine, mut family) = (Machine::new(), family());
     let mut session = Session::open(&machine.host, &mut family).unwrap();
     let mut refused =
-        |target: &str, cpu: u32| session.plan_attach(&request(target, cpu)).unwrap_err();
+        |target: &str, cpu: u32| session.plan_attach(&request(target, &[cpu])).unwrap_err();
     for (target, cpu, class, words) in [
         ("eth9", 2, Class::NotFound, "no interface 'eth9'"),
         ("eth0:7", 2, Class::NotFound, "no receive queue 7"),
@@ -155,10 +144,10 @@ fn bad_wishes_are_refused_before_anything_changes() {
         assert!(error.to_string().contains(words), "{error}");
     }
     session
-        .plan_attach(&request("eth0", 2))
+        .plan_attach(&request("eth0", &[2]))
         .map(|plan| session.attach(&plan).unwrap())
         .unwrap();
-    let error = session.plan_attach(&request("eth0:0", 2)).unwrap_err();
+    let error = session.plan_attach(&request("eth0:0", &[2])).unwrap_err();
     assert_eq!(error.class(), Class::Conflict, "{error}");
     let error = session.plan_detach(&"eth0:5".parse().unwrap()).unwrap_err();
     assert!(matches!(error, Error::UnknownQueue { .. }), "{error}");
@@ -176,7 +165,7 @@ fn a_shared_interrupt_goes_back_with_its_last_user() {
     let mut family = family();
     let mut session = Session::open(&machine.host, &mut family).unwrap();
     for queue in ["eth1:0", "eth1:1"] {
-        let plan = session.plan_attach(&request(queue, 2)).unwrap();
+        let plan = session.plan_attach(&request(queue, &[2])).unwrap();
         session.attach(&plan).unwrap();
     }
     let mut detach = |queue: &str| {
@@ -200,7 +189,7 @@ fn a_shared_interrupt_goes_back_with_its_last_user() {
 fn what_somebody_else_changed_is_left_alone() {
     let (machine, mut family) = (Machine::new(), family());
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     session.attach(&plan).unwrap();
     machine.write("proc/irq/25/smp_affinity_list", "1\n");
     let deleted = session.delete_poller(2).unwrap();
@@ -216,7 +205,7 @@ fn what_somebody_else_changed_is_left_alone() {
 fn what_went_away_by_itself_is_put_back_and_another_boot_is_forgotten() {
     let (machine, mut family) = (Machine::new(), family());
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     session.attach(&plan).unwrap();
     assert!(
         session.forget_gone().unwrap().is_empty(),
@@ -228,7 +217,7 @@ fn what_went_away_by_itself_is_put_back_and_another_boot_is_forgotten() {
     assert_eq!(session.forget_gone().unwrap().irqs.len(), 1);
     assert_eq!(machine.affinity(25), "0-3");
 
-    let plan = session.plan_attach(&request("eth0", 2)).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     session.attach(&plan).unwrap();
     drop(session);
     machine.write("proc/sys/kernel/random/boot_id", "boot-two\n");
@@ -287,7 +276,7 @@ fn a_mode_is_active_only_when_the_kernel_says_so() {
         let machine = Machine::new();
         let mut family = Family { slow, ..family() };
         let mut session = Session::open(&machine.host, &mut family).unwrap();
-        let plan = session.plan_attach(&request("eth0", 2)).unwrap();
+        let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
         let attached = session.attach(&plan).unwrap().attached;
         assert_eq!(attached[0].napi.mode_requested, Mode::Busy);
         assert_eq!(attached[0].napi.mode_active, active);
@@ -301,7 +290,7 @@ fn undo_all_leaves_nothing() {
     let mut family = family();
     let mut session = Session::open(&machine.host, &mut family).unwrap();
     for target in ["eth0", "eth1"] {
-        let plan = session.plan_attach(&request(target, 2)).unwrap();
+        let plan = session.plan_attach(&request(target, &[2])).unwrap();
         session.attach(&plan).unwrap();
     }
     assert_eq!(session.undo_all().unwrap().irqs.len(), 4);
@@ -318,7 +307,7 @@ fn by_id_without_a_known_queue_the_interrupt_stays_and_that_is_said() {
     let mut session = Session::open(&machine.host, &mut family).unwrap();
     let wish = AttachRequest {
         target: Target::NapiId(8200),
-        ..request("eth0", 2)
+        ..request("eth0", &[2])
     };
     let plan = session.plan_attach(&wish).unwrap();
     let attached = session.attach(&plan).unwrap().attached;

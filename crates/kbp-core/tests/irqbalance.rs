@@ -9,23 +9,11 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use common::{Family, Machine};
-use kbp_core::plan::{AttachRequest, Session};
+use common::{request, Family, Machine};
+use kbp_core::plan::Session;
 use kbp_core::state;
-use kbp_core::uapi::Mode;
 
 const PID: u32 = 77;
-
-fn request(target: &str) -> AttachRequest {
-    AttachRequest {
-        target: target.parse().unwrap(),
-        queues: Vec::new(),
-        cpus: vec![2],
-        mode: Mode::Busy,
-        move_irq: true,
-        set_xps: true,
-    }
-}
 
 fn family() -> Family {
     Family {
@@ -73,7 +61,7 @@ fn it_leaves_the_interrupt_alone_while_the_queue_is_attached() {
     let (machine, mut family) = (Machine::new(), family());
     let list = play_irqbalance(&machine, &[9]);
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0")).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     let changes = plan.changes(&machine.host);
     assert!(
         changes[1].contains("irqbalance (process 77)")
@@ -102,7 +90,7 @@ fn what_the_user_told_it_stays_with_the_user() {
     let (machine, mut family) = (Machine::new(), family());
     let list = play_irqbalance(&machine, &[25]);
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0")).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     assert!(plan.irqbalance.is_none() && plan.notes.is_empty());
     session.attach(&plan).unwrap();
     session.undo_all().unwrap();
@@ -114,7 +102,7 @@ fn the_last_ban_goes_too_and_another_irqbalance_is_not_told() {
     let (machine, mut family) = (Machine::new(), family());
     let list = play_irqbalance(&machine, &[]);
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0")).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     session.attach(&plan).unwrap();
     assert_eq!(*list.lock().unwrap(), [25]);
     session.undo_all().unwrap();
@@ -123,7 +111,7 @@ fn the_last_ban_goes_too_and_another_irqbalance_is_not_told() {
 
     family.pollers = vec![2];
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0")).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     session.attach(&plan).unwrap();
     // It is started again, with an interrupt on its command line.
     *list.lock().unwrap() = vec![25];
@@ -140,7 +128,7 @@ fn one_that_can_not_be_told_is_a_note_with_the_line_for_its_configuration() {
     let (machine, mut family) = (Machine::new(), family());
     machine.add_process(PID, "irqbalance");
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0")).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     assert!(
         plan.notes[0].contains("IRQBALANCE_ARGS=\"--banirq=25\""),
         "{:?}",
@@ -152,7 +140,7 @@ fn one_that_can_not_be_told_is_a_note_with_the_line_for_its_configuration() {
     // It moves the interrupt, which the next command sees.
     machine.write("proc/irq/25/smp_affinity_list", "1\n");
     machine.add_virtual("near", 7, 1);
-    let plan = session.plan_attach(&request("near")).unwrap();
+    let plan = session.plan_attach(&request("near", &[2])).unwrap();
     let report = session.attach(&plan).unwrap();
     assert_eq!(
         report.notes,
@@ -165,7 +153,7 @@ fn one_that_does_not_listen_any_more_when_it_is_told_is_a_note() {
     let (machine, mut family) = (Machine::new(), family());
     play_irqbalance(&machine, &[]);
     let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let plan = session.plan_attach(&request("eth0")).unwrap();
+    let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
     assert!(plan.irqbalance.is_some());
     machine.remove(&format!("run/irqbalance/irqbalance{PID}.sock"));
     let report = session.attach(&plan).unwrap();

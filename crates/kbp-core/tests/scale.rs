@@ -4,24 +4,12 @@
 
 mod common;
 
-use common::{Family, Machine};
+use common::{request, Family, Machine};
 use kbp_core::irq_pin;
 use kbp_core::plan::{AttachRequest, Session, Target};
 use kbp_core::queue_cpus::Outcome;
 use kbp_core::state::{self, StateFile, User};
-use kbp_core::uapi::Mode;
 use kbp_core::{Class, CpuList, Error};
-
-fn request(target: &str, cpus: &[u32]) -> AttachRequest {
-    AttachRequest {
-        target: target.parse().unwrap(),
-        queues: Vec::new(),
-        cpus: cpus.to_vec(),
-        mode: Mode::Busy,
-        move_irq: true,
-        set_xps: true,
-    }
-}
 
 fn family() -> Family {
     Family {

@@ -4,24 +4,13 @@
 
 mod common;
 
-use common::{Family, Machine};
+use common::{request, Family, Machine};
 use kbp_core::client::Control;
 use kbp_core::plan::{AttachRequest, Session};
 use kbp_core::queue_cpus::Outcome;
 use kbp_core::state;
-use kbp_core::uapi::{Backlog, Mode};
+use kbp_core::uapi::Backlog;
 use kbp_core::{Class, Error};
-
-fn request(target: &str, cpus: &[u32]) -> AttachRequest {
-    AttachRequest {
-        target: target.parse().unwrap(),
-        queues: Vec::new(),
-        cpus: cpus.to_vec(),
-        mode: Mode::Busy,
-        move_irq: true,
-        set_xps: true,
-    }
-}
 
 /// Two veths and lo; pollers on CPU 2 and 3.
 fn set_up() -> (Machine, Family) {

@@ -12,9 +12,22 @@ use kbp_core::host::HostError;
 use kbp_core::model::{Napi, NapiRef, Poller, Schedule, Stats};
 use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
+use kbp_core::plan::AttachRequest;
 use kbp_core::uapi::{Backlog, Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
 use kbp_core::Host;
 use tempfile::TempDir;
+
+/// The wish of most tests: an interface, busy, by the pollers of these CPUs, with all that goes with it.
+pub fn request(target: &str, cpus: &[u32]) -> AttachRequest {
+    AttachRequest {
+        target: target.parse().unwrap(),
+        queues: Vec::new(),
+        cpus: cpus.to_vec(),
+        mode: Mode::Busy,
+        move_irq: true,
+        set_xps: true,
+    }
+}
 
 /// Cookie of the network namespace that the tests are in.
 pub const COOKIE: u64 = 1;

@@ -230,20 +230,7 @@ fn note_slow(world: &World, log: &Log) {
         println!("note: {name} takes more than {} s", SLOW_LIMIT.as_secs());
         // A thread that ended meanwhile has no stack.
         for tid in world.host.list("proc/self/task").unwrap_or_default() {
-            let stack = world.host.read(&format!("proc/self/task/{tid}/stack"));
-            let frames: Vec<String> = stack
-                .unwrap_or_default()
-                .lines()
-                .filter_map(|line| {
-                    Some(
-                        line.split_whitespace()
-                            .nth(1)?
-                            .split('+')
-                            .next()?
-                            .to_owned(),
-                    )
-                })
-                .collect();
+            let frames = world.host.kernel_stack(&format!("proc/self/task/{tid}"));
             println!("  thread {tid}: {}", frames.join(" < "));
         }
     }

@@ -204,6 +204,19 @@ fn attach_with(
     session.attach(&plan).map(drop)
 }
 
+/// One that is attached, or why there is none.
+fn random_napi(
+    client: &mut Client,
+    rng: &mut SplitMix64,
+) -> Result<std::result::Result<Napi, Outcome>> {
+    let napis = match client.napis() {
+        Ok(napis) => napis,
+        Err(error) => return judge::<()>(Err(error.into())).map(Err),
+    };
+    let napi = one_of(rng, &napis).cloned();
+    Ok(napi.ok_or_else(|| Outcome::Refused("nothing is attached".into())))
+}
+
 /// Detaches this instance and nothing else.
 fn only(napi: Napi) -> DetachPlan {
     DetachPlan {
@@ -214,24 +227,18 @@ fn only(napi: Napi) -> DetachPlan {
 
 fn detach(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let mut client = client_or_refused!();
-    let napis = match client.napis() {
-        Ok(napis) => napis,
-        Err(error) => return judge::<()>(Err(error.into())),
-    };
-    let Some(napi) = one_of(rng, &napis).cloned() else {
-        return Ok(Outcome::Refused("nothing is attached".into()));
+    let napi = match random_napi(&mut client, rng)? {
+        Ok(napi) => napi,
+        Err(refusal) => return Ok(refusal),
     };
     judge(Session::open(&world.host, &mut client).and_then(|mut s| s.detach(&only(napi))))
 }
 
 fn mode_flip(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let mut client = client_or_refused!();
-    let napis = match client.napis() {
-        Ok(napis) => napis,
-        Err(error) => return judge::<()>(Err(error.into())),
-    };
-    let Some(napi) = one_of(rng, &napis).cloned() else {
-        return Ok(Outcome::Refused("nothing is attached".into()));
+    let napi = match random_napi(&mut client, rng)? {
+        Ok(napi) => napi,
+        Err(refusal) => return Ok(refusal),
     };
     let (Some(name), queue) = (napi.ifname.clone(), napi.queue) else {
         return Ok(Outcome::Refused("its interface is not known here".into()));
