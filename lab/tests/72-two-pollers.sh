@@ -13,70 +13,16 @@
 # a lock, veths do not.
 
 . /lab/lib.sh
+. /lab/circle.sh
 
 # Frames on their way in each circle; the rings of the cards have 256 descriptors.
 FRAMES=32
 ROUNDS=2
 # Length of a row. The virtual clock costs the host 15 to 35 s for a second.
 case $LAB_CLOCK in
-virtual) ROW=0.3 ;;
-*) ROW=2 ;;
+virtual) ROW_SECONDS=0.3 ;;
+*) ROW_SECONDS=2 ;;
 esac
-
-now_ns() {
-	awk '/^now at/ { print $3 }' /proc/timer_list
-}
-
-# received DEV...: frames, as the interfaces count them.
-received() {
-	received_sum=0
-	for dev in "$@"; do
-		received_sum=$((received_sum + $(cat "/sys/class/net/$dev/statistics/rx_packets")))
-	done
-	echo "$received_sum"
-}
-
-# From now on what these interfaces receive they send again.
-bounce() {
-	for dev in "$@"; do
-		tc qdisc add dev "$dev" ingress || lab_fail "tc qdisc"
-		tc filter add dev "$dev" ingress prio 2 protocol all u32 match u32 0 0 action mirred egress redirect dev "$dev" ||
-			lab_fail "tc filter"
-	done
-}
-
-sunk() {
-	cat /sys/class/net/sink/statistics/tx_packets
-}
-
-are_sunk() {
-	[ "$(sunk)" = "$1" ]
-}
-
-# stop N DEV...: the circles end: what the interfaces receive goes to the sink, which counts. All N frames have to come.
-stop() {
-	stop_sunk=$(($(sunk) + $1))
-	shift
-	for dev in "$@"; do
-		tc filter add dev "$dev" ingress prio 1 protocol all u32 match u32 0 0 action mirred egress redirect dev sink ||
-			lab_fail "tc filter"
-	done
-	lab_wait_for 5 are_sunk "$stop_sunk"
-	for dev in "$@"; do
-		tc qdisc del dev "$dev" ingress || lab_fail "tc qdisc del"
-	done
-}
-
-# row NAME DEV...: the rate at which these interfaces receive, frames a second of the guest.
-row() {
-	row_name=$1
-	shift
-	row_frames=$(received "$@") row_ns=$(now_ns)
-	sleep "$ROW"
-	row_frames=$(($(received "$@") - row_frames)) row_ns=$(($(now_ns) - row_ns))
-	ROW_RATE=$((row_frames * 1000000 / (row_ns / 1000)))
-	echo "$row_name: $ROW_RATE frames/s"
-}
 
 # ratio NAME ONE TWO: the sums of the rows with one and with two pollers.
 ratio() {
@@ -145,11 +91,11 @@ detach() {
 cards() {
 	attach "$1"
 	at2=$(packets 2) at3=$(packets 3)
-	bounce eth0 eth1
+	circle_begin eth0 eth1
 	flow "$FLOW2" "$FRAMES"
 	flow "$FLOW3" "$FRAMES"
-	row "cards, pollers of CPUs $1" eth0 eth1
-	stop $((2 * FRAMES)) eth0 eth1
+	circle_row "$ROW_SECONDS" "cards, pollers of CPUs $1" eth0 eth1
+	circle_end $((2 * FRAMES)) eth0 eth1
 	echo "  of them the poller of CPU 2 had $(($(packets 2) - at2)), that of CPU 3 $(($(packets 3) - at3))"
 	detach
 }
@@ -173,19 +119,17 @@ circle() {
 # veths CPU CPU: a circle in each of two backlogs, or both in one.
 veths() {
 	at2=$(packets 2) at3=$(packets 3)
-	bounce v0 v1 w0 w1
+	circle_begin v0 v1 w0 w1
 	circle v "$1"
 	circle w "$2"
-	row "veths, pollers of CPUs $1 and $2" v0 v1 w0 w1
-	stop $((2 * FRAMES)) v0 v1 w0 w1
+	circle_row "$ROW_SECONDS" "veths, pollers of CPUs $1 and $2" v0 v1 w0 w1
+	circle_end $((2 * FRAMES)) v0 v1 w0 w1
 	echo "  of them the poller of CPU 2 had $(($(packets 2) - at2)), that of CPU 3 $(($(packets 3) - at3))"
 }
 
 ADDRESSES="101 102 103 104 105 106 107 108 109 110 111 112"
-echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
-modprobe -a veth dummy sch_ingress cls_u32 act_mirred
-ip link add sink type dummy
-ip link set sink up
+modprobe veth
+circle_init
 cards_up
 veths_up
 kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
@@ -199,9 +143,9 @@ detach
 one=0 two=0
 for _ in $(seq "$ROUNDS"); do
 	cards 2
-	one=$((one + ROW_RATE))
+	one=$((one + CIRCLE_RATE))
 	cards 2-3
-	two=$((two + ROW_RATE))
+	two=$((two + CIRCLE_RATE))
 done
 ratio cards "$one" "$two"
 
@@ -210,10 +154,10 @@ for _ in $(seq "$ROUNDS"); do
 	# A poller with an empty backlog would take its turns from the other's, as one that sleeps does not.
 	kbp attach backlog --cpu 2 > /dev/null || lab_fail "attach backlog"
 	veths 2 2
-	one=$((one + ROW_RATE))
+	one=$((one + CIRCLE_RATE))
 	kbp attach backlog --cpu 3 > /dev/null || lab_fail "attach backlog"
 	veths 2 3
-	two=$((two + ROW_RATE))
+	two=$((two + CIRCLE_RATE))
 	kbp detach backlog --cpu 2 > /dev/null || lab_fail "detach backlog"
 	kbp detach backlog --cpu 3 > /dev/null || lab_fail "detach backlog"
 done
