@@ -70,8 +70,11 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 	pending = pending || (wake != KBP_WAKE_NONE &&
 			      READ_ONCE(p->backlog.hold) == KBP_BACKLOG_ARMED &&
 			      kbp_backlog_is_waiting(p)) ||
-		  /* Pairs with wake_up_process() in kbp_backlog_set(). */
-		  (!rest_ns && kbp_backlog_is_attached(p));
+		  /*
+		   * Pairs with wake_up_process() in kbp_backlog_set() and
+		   * kbp_napi_bind().
+		   */
+		  (!rest_ns && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
 
 	if (!pending && !kthread_should_stop()) {
 		if (rest_ns)
@@ -233,7 +236,8 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	view->work = work || kbp_backlog_has_packets(p) ||
 		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 		     !list_empty(&p->todo[KBP_LIST_OWNED]);
-	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p);
+	p->lacking = kbp_lacks(p);
+	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p) || p->lacking;
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->patching = klp_patch_pending(current);
@@ -299,6 +303,8 @@ static int kbp_thread(void *data)
 		do {
 			work = kbp_round(p);
 			WRITE_ONCE(p->beat, p->beat + 1);
+			if (unlikely(p->lacking))
+				kbp_claim_all(p);
 			if (!work)
 				kbp_pause();
 		} while (kbp_may_spin(p, work));
