@@ -154,6 +154,8 @@ struct kbp_poller {
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is attached */
 	bool lacking;			/* somebody else has what it could hold */
+	bool letting_go;		/* somebody may wait for what it holds */
+	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
 	bool bh_off;			/* softirqs of its CPU can't run */
 
 	struct kbp_poller_backlog backlog;

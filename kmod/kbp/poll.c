@@ -164,7 +164,7 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	int work = 0;
 
 	if (likely(kbp_is_holdable(n) && !READ_ONCE(a->leaving) &&
-		   !p->resting)) {
+		   !p->resting && !p->letting_go)) {
 		work = kbp_poll_held(n);
 		trace_kbp_poll(n, work, n->weight, true);
 		kbp_count_poll(p, a, work);
@@ -190,7 +190,7 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
 	return a && a->mode == KBP_MODE_BUSY && !p->resting &&
-	       !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
+	       !p->letting_go && !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
 	       kbp_is_holdable(a->napi);
 }
 

@@ -9,6 +9,7 @@
  */
 #include <linux/kthread.h>
 #include <linux/livepatch.h>
+#include <linux/rtnetlink.h>
 #include <linux/sched/stat.h>
 #include <linux/slab.h>
 #include <uapi/linux/sched/types.h>
@@ -204,6 +205,16 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 	kbp_duty_rested(&p->duty, p->last_ns, slept_ns);
 }
 
+/* See KBP_WAITER_NS. */
+static void kbp_look_for_waiter(struct kbp_poller *p)
+{
+	u64 now_ns = ktime_get_ns();
+
+	if (!rtnl_is_locked())
+		p->unlocked_ns = now_ns;
+	p->letting_go = kbp_lets_go(now_ns - p->unlocked_ns);
+}
+
 /* Once a tick: tell RCU that this thread, which never blocks, holds nothing. */
 static void kbp_quiescent(struct kbp_poller *p)
 {
@@ -215,6 +226,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	preempt_enable();
 	cond_resched_tasks_rcu_qs();
 	kbp_look_for_replacement();
+	kbp_look_for_waiter(p);
 }
 
 /* It runs again after the watchdog relieved it: take everything back. */
@@ -297,13 +309,14 @@ static int kbp_thread(void *data)
 
 	p->last_ns = ktime_get_ns();
 	p->duty.last_ns = p->last_ns;
+	p->unlocked_ns = p->last_ns;
 	while (!kthread_should_stop()) {
 		if (unlikely(READ_ONCE(p->state) == KBP_STATE_HANDED_BACK))
 			kbp_resume(p);
 		do {
 			work = kbp_round(p);
 			WRITE_ONCE(p->beat, p->beat + 1);
-			if (unlikely(p->lacking))
+			if (unlikely(p->lacking) && !p->letting_go)
 				kbp_claim_all(p);
 			if (!work)
 				kbp_pause();
