@@ -48,7 +48,10 @@ lab_wait_for 30 net_carrier
 lab_wait_for 5 kbp_active
 lab_dmesg_clean
 
+first=$(kbp_counter packets)
 net_traffic whole --seconds 600 --period-us 3000
+flows() { [ "$(kbp_counter packets)" -gt $((first + 20)) ]; }
+lab_wait_for 20 flows
 served "nothing else"
 
 echo "threaded NAPI set by the user: the thread has the card, which is said, until it is switched off"
