@@ -156,6 +156,7 @@ struct kbp_poller {
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
+	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
 
 	struct kbp_poller_backlog backlog;
@@ -254,6 +255,17 @@ static inline bool kbp_has_thread(const struct napi_struct *n)
 	return test_bit(NAPI_STATE_THREADED, &n->state);
 }
 
+/*
+ * Does the driver work with its rings? While it takes them apart and makes them
+ * anew, many rely on it that nobody schedules an instance whose interrupt they
+ * have masked: then none is held, and none is polled unasked.
+ */
+static inline bool kbp_dev_works(const struct net_device *dev)
+{
+	return netif_running(dev) && netif_device_present(dev) &&
+	       netif_carrier_ok(dev);
+}
+
 /* Has softirq what the poller is to have, until its thread runs again? */
 static inline bool kbp_is_relieved(const struct kbp_poller *p)
 {
@@ -265,7 +277,6 @@ static inline bool kbp_is_relieved(const struct kbp_poller *p)
 /* poll.c: from a poller's list through the driver into the stack */
 bool kbp_round(struct kbp_poller *p);
 bool kbp_round_attached(struct kbp_poller *p);
-void kbp_hold_all(struct kbp_poller *p);
 bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 void kbp_release_all(struct kbp_poller *p);

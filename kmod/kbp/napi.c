@@ -170,15 +170,15 @@ void kbp_napi_kick(struct kbp_napi *a)
  * @a: the attachment
  *
  * Context: RCU reader.
- * Return: false also while its driver has disabled it, and while the user's
- * thread is to serve it.
+ * Return: false also while its driver has disabled it or is not working, and
+ * while the user's thread is to serve it.
  */
 bool kbp_napi_is_lacking(const struct kbp_napi *a)
 {
 	struct napi_struct *n = READ_ONCE(a->napi);
 
 	if (READ_ONCE(a->hold) != KBP_HOLD_FREE || READ_ONCE(a->leaving) ||
-	    !n || !kbp_napi_listed(a->dev, n))
+	    !kbp_dev_works(a->dev) || !n || !kbp_napi_listed(a->dev, n))
 		return false;
 	return !(READ_ONCE(n->state) & (NAPIF_STATE_DISABLE |
 					NAPIF_STATE_NPSVC |
@@ -450,8 +450,11 @@ static void kbp_napi_follow(struct kbp_napi *a)
 	if (lost && kbp_napi_listed(a->dev, a->napi) &&
 	    a->napi->napi_id == a->napi_id)
 		lost = false;
-	if (served && !lost)
+	if (served && !lost && kbp_napi_is_lacking(a)) {
 		kbp_napi_claim(a);
+		/* A socket may have it; the thread goes on asking. */
+		wake_up_process(a->poller->task);
+	}
 	n = served && (lost || !a->napi) ? kbp_napi_now(a) : NULL;
 	/* Another attachment may have it, for example by its id. */
 	found = n && (n == a->napi || !kbp_napi_lookup(n));

@@ -11,6 +11,7 @@
 #include <linux/bottom_half.h>
 #include <linux/netpoll.h>
 #include <linux/rcupdate.h>
+#include <linux/rtnetlink.h>
 #include <trace/events/napi.h>
 
 #include "kbp.h"
@@ -148,10 +149,11 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 }
 
 /* Nobody waits for its end: not its driver, not the thread the user gave it. */
-static bool kbp_is_holdable(const struct napi_struct *n)
+static bool kbp_is_holdable(const struct kbp_napi *a)
 {
-	return !(READ_ONCE(n->state) & (NAPIF_STATE_DISABLE |
-					NAPIF_STATE_THREADED));
+	return kbp_dev_works(a->dev) &&
+	       !(READ_ONCE(a->napi->state) & (NAPIF_STATE_DISABLE |
+					      NAPIF_STATE_THREADED));
 }
 
 /*
@@ -163,7 +165,7 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	struct napi_struct *n = a->napi;
 	int work = 0;
 
-	if (likely(kbp_is_holdable(n) && !READ_ONCE(a->leaving) &&
+	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) &&
 		   !p->resting && !p->letting_go)) {
 		work = kbp_poll_held(n);
 		trace_kbp_poll(n, work, n->weight, true);
@@ -191,7 +193,7 @@ static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
 	return a && a->mode == KBP_MODE_BUSY && !p->resting &&
 	       !p->letting_go && !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
-	       kbp_is_holdable(a->napi);
+	       kbp_is_holdable(a);
 }
 
 /* From now on the instance is ours and its device polled, not waited for. */
@@ -396,21 +398,6 @@ void kbp_release_all(struct kbp_poller *p)
 }
 
 /**
- * kbp_hold_all() - poll every attached device once more, and hold it
- * @p: the poller, whose rest is over
- */
-void kbp_hold_all(struct kbp_poller *p)
-{
-	struct kbp_napi *a;
-
-	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link)
-		if (!READ_ONCE(a->leaving))
-			kbp_napi_kick(a);
-	rcu_read_unlock();
-}
-
-/**
  * kbp_lacks() - is a device attached that somebody else polls, or nobody?
  * @p: the poller
  *
@@ -439,12 +426,16 @@ bool kbp_lacks(const struct kbp_poller *p)
  * @p: the poller
  *
  * A socket lets go of the instance between two calls of its program; the poller
- * asks in each of its rounds, which are far shorter than those calls.
+ * asks in each of its rounds, which are far shorter than those calls. Not while
+ * rtnl_lock is taken: a driver that has waited for the end of our polls may be at
+ * its rings. Then a device has to ask itself, by its interrupt.
  */
 void kbp_claim_all(struct kbp_poller *p)
 {
 	struct kbp_napi *a;
 
+	if (rtnl_is_locked())
+		return;
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link)
 		kbp_napi_claim(a);

@@ -140,7 +140,7 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 
 	p->resting = false;
 	kbp_set_state(p, KBP_STATE_POLLING);
-	kbp_hold_all(p);
+	kbp_claim_all(p);
 	return slept_ns;
 }
 
@@ -210,8 +210,10 @@ static void kbp_look_for_waiter(struct kbp_poller *p)
 {
 	u64 now_ns = ktime_get_ns();
 
-	if (!rtnl_is_locked())
+	/* After a sleep nothing is known of the time between. */
+	if (!rtnl_is_locked() || now_ns - p->looked_ns > KBP_LET_GO_NS)
 		p->unlocked_ns = now_ns;
+	p->looked_ns = now_ns;
 	p->letting_go = kbp_lets_go(now_ns - p->unlocked_ns);
 }
 
@@ -239,7 +241,7 @@ static void kbp_resume(struct kbp_poller *p)
 	kbp_watchdog_start(p);
 	raw_spin_unlock_irq(&p->lock);
 	kbp_poller_event(p, KBP_EVENT_RESUMED);
-	kbp_hold_all(p);
+	kbp_claim_all(p);
 }
 
 static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
@@ -309,6 +311,7 @@ static int kbp_thread(void *data)
 
 	p->last_ns = ktime_get_ns();
 	p->duty.last_ns = p->last_ns;
+	p->looked_ns = p->last_ns;
 	p->unlocked_ns = p->last_ns;
 	while (!kthread_should_stop()) {
 		if (unlikely(READ_ONCE(p->state) == KBP_STATE_HANDED_BACK))
