@@ -83,7 +83,7 @@ impl ClientError {
         }
     }
 
-    fn new(what: impl Into<String>, failure: Failure) -> Self {
+    pub(crate) fn new(what: impl Into<String>, failure: Failure) -> Self {
         let what = what.into();
         match failure {
             Failure::Refused(refusal)
@@ -252,6 +252,8 @@ impl Client {
 
 /// The requests of the family that plans need; [`Client`] has them, and tests have a kernel of their own.
 pub trait Control {
+    /// See [`Client::poller_new`].
+    fn poller_new(&mut self, spec: &PollerSpec) -> Result<(), ClientError>;
     /// See [`Client::poller_get`].
     fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError>;
     /// See [`Client::poller_set_backlog`].
@@ -272,9 +274,14 @@ pub trait Control {
     fn netns_cookie(&mut self) -> Result<u64, NetnsError>;
     /// See [`ethtool::has_queue_napis`].
     fn has_queue_napis(&mut self, ifname: &str) -> Result<bool, HostError>;
+    /// See [`ethtool::permanent_address`].
+    fn permanent_address(&mut self, ifname: &str) -> Result<Option<String>, HostError>;
 }
 
 impl Control for Client {
+    fn poller_new(&mut self, spec: &PollerSpec) -> Result<(), ClientError> {
+        Client::poller_new(self, spec)
+    }
     fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError> {
         Client::poller_get(self, cpu)
     }
@@ -304,6 +311,9 @@ impl Control for Client {
     }
     fn has_queue_napis(&mut self, ifname: &str) -> Result<bool, HostError> {
         ethtool::has_queue_napis(ifname)
+    }
+    fn permanent_address(&mut self, ifname: &str) -> Result<Option<String>, HostError> {
+        ethtool::permanent_address(ifname)
     }
 }
 

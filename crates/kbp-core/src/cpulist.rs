@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// More CPUs than any kernel supports (`NR_CPUS` is at most 8192); bounds what a range can cost.
-const CPU_MAX: u32 = 65_535;
+pub(crate) const CPU_MAX: u32 = 65_535;
 
 /// A set of CPU numbers, read and printed in the kernel's list format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use crate::host::HostError;
 use crate::module::ModuleError;
 use crate::napi_netlink::NetdevError;
 use crate::netns::NetnsError;
+use crate::setup::SetupError;
 use crate::state::StateError;
 
 /// What kind of failure an error is. The numbers are the exit codes of `kbp` and never change.
@@ -33,6 +34,8 @@ pub enum Class {
     TimedOut = 8,
     /// A change failed and putting things back failed too: the host is left changed.
     LeftChanged = 9,
+    /// A part of what was asked for could not be done; all the rest is done.
+    Incomplete = 10,
 }
 
 impl Class {
@@ -75,6 +78,9 @@ pub enum Error {
     /// The file that remembers originals could not be read or written.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The file with the setup could not be read, written or understood.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     /// A network namespace could not be entered.
     #[error(transparent)]
     Netns(#[from] NetnsError),
@@ -166,6 +172,9 @@ pub enum Error {
         /// What could not be put back, and why.
         left: String,
     },
+    /// A part of what was asked for could not be done; the rest was.
+    #[error("{0}")]
+    Incomplete(String),
     /// A part of an undo failed; the rest was done.
     #[error("not everything could be put back: {0}")]
     UndoIncomplete(String),
@@ -179,6 +188,7 @@ impl Error {
             Self::Client(e) => e.class(),
             Self::Module(e) => e.class(),
             Self::State(e) => e.class(),
+            Self::Setup(e) => e.class(),
             Self::Netns(e) => e.class(),
             Self::Netdev(e) => e.class(),
             Self::UnknownInterface { .. } | Self::UnknownQueue { .. } => Class::NotFound,
@@ -188,6 +198,7 @@ impl Error {
             Self::NoVector { .. } | Self::Unsupported(_) => Class::Unsupported,
             Self::Usage(_) => Class::Usage,
             Self::TimedOut(_) => Class::TimedOut,
+            Self::Incomplete(_) => Class::Incomplete,
             Self::RolledBack { cause, .. } => cause.class(),
             Self::LeftChanged { .. } | Self::UndoIncomplete(_) => Class::LeftChanged,
         }

@@ -73,6 +73,29 @@ pub fn has_queue_napis(ifname: &str) -> Result<bool, HostError> {
     }
 }
 
+/// `ETHTOOL_GPERMADDR`.
+const GET_PERMANENT_ADDRESS: u32 = 0x20;
+/// Longest hardware address (`MAX_ADDR_LEN`), bytes.
+const ADDRESS_LEN_MAX: usize = 32;
+
+/// The hardware address that an interface was made with, whatever it has now, in small letters; `None` for one that
+/// has none, as virtual ones.
+pub fn permanent_address(ifname: &str) -> Result<Option<String>, HostError> {
+    let mut buffer = [0; 2 + ADDRESS_LEN_MAX / size_of::<u32>()];
+    buffer[0] = GET_PERMANENT_ADDRESS;
+    buffer[1] = ADDRESS_LEN_MAX as u32;
+    match ask(ifname, "its permanent address", &mut buffer) {
+        Ok(()) => {}
+        Err(HostError::Call { source, .. }) if is_unsupported(&source) => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let bytes: Vec<u8> = buffer[2..].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let bytes = &bytes[..ADDRESS_LEN_MAX.min(buffer[1] as usize)];
+    let words: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let is_set = bytes.iter().any(|byte| *byte != 0);
+    Ok(is_set.then(|| words.join(":")))
+}
+
 /// An offload that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {

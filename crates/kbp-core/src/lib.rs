@@ -10,6 +10,8 @@
 //!   back, remembered and undone. What they change besides the module: [`irq_pin`], [`queue_cpus`],
 //!   [`irqbalance`]. [`threaded`], [`busy_poll`] do the same for mainline's threaded NAPI,
 //!   [`setting`] for single files, [`placed`] for other kernel threads, and [`process`] says who did it.
+//! * [`setup`], [`setup_read`]: pollers and attachments as a file has them that outlives a restart; [`requested`] finds
+//!   out what it is to say, [`restore`] makes it so with the plans above, [`card`] knows a card again.
 //! * [`napi_netlink`], [`ethtool`]: what the kernel says about NAPI instances and interfaces.
 //! * [`module`], [`check`], [`overview`]: the kernel module's coming and going, whether it can work
 //!   on this kernel, and what is there now.
@@ -21,12 +23,14 @@ pub mod apply;
 pub mod attr;
 pub mod backlog;
 pub mod busy_poll;
+pub mod card;
 pub mod check;
 pub mod client;
 pub mod cpulist;
 pub mod error;
 pub mod ethtool;
 pub mod host;
+mod imagined;
 pub mod irq;
 pub mod irq_pin;
 pub mod irqbalance;
@@ -47,8 +51,12 @@ pub mod process;
 pub mod procfs;
 pub mod queue_cpus;
 mod queue_goals;
+pub mod requested;
+pub mod restore;
 pub mod sched;
 pub mod setting;
+pub mod setup;
+pub mod setup_read;
 pub mod state;
 pub mod steer;
 pub mod target;

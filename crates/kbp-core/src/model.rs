@@ -69,19 +69,24 @@ impl std::str::FromStr for Schedule {
 }
 
 /// What a new poller is to be; what is `None` is left to the kernel module's default.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PollerSpec {
     /// Its CPU.
     pub cpu: u32,
     /// Which NAPI instances it serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub owns: Option<Owns>,
     /// How its thread is scheduled.
+    #[serde(flatten)]
     pub schedule: Option<Schedule>,
     /// Packets that one poll of an owned but not attached NAPI may take, 1 to 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
     /// Time without running after which it hands its work back, milliseconds, 1 to 10000.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u32>,
     /// Who is to serve the backlog of its CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog: Option<Backlog>,
 }
 

@@ -72,6 +72,19 @@ impl Host {
         })
     }
 
+    /// Whether the interface with this name is up, with or without a carrier.
+    pub fn is_up(&self, name: &str) -> Result<bool, HostError> {
+        let file = format!("sys/class/net/{name}/flags");
+        let text = self.read_trimmed(&file)?;
+        let flags = text
+            .strip_prefix("0x")
+            .map(|digits| u32::from_str_radix(digits, 16));
+        match flags {
+            Some(Ok(flags)) => Ok(flags & libc::IFF_UP as u32 != 0),
+            _ => Err(self.malformed(&file, &format!("'{text}' are no flags"))),
+        }
+    }
+
     /// The names of all interfaces of the caller's network namespace.
     pub fn interface_names(&self) -> Result<Vec<String>, HostError> {
         let names = self.list("sys/class/net")?;

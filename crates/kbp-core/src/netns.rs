@@ -138,6 +138,42 @@ pub fn inside<T: Send>(
     })
 }
 
+/// Runs `work` in the network namespace of this name, on a thread of its own.
+pub fn in_named<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| enter(name).map(|()| work()));
+        let ended = thread.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The network namespaces that have names, by name, each with its cookie. A name of which only the file is left is
+/// none.
+pub fn named() -> Result<Vec<(String, u64)>, NetnsError> {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else {
+        return Ok(Vec::new());
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut found = Vec::new();
+    for name in names {
+        match std::thread::scope(|scope| scope.spawn(|| cookie_of(&name)).join()) {
+            Ok(Ok(cookie)) => found.push((name, cookie)),
+            Ok(Err(error)) if error.class() == Class::NoPrivilege => return Err(error),
+            Ok(Err(_)) => {}
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The cookie of a namespace. The calling thread stays in it.
+fn cookie_of(name: &str) -> Result<u64, NetnsError> {
+    let (path, file) = open(name)?;
+    switch(name, &path, &file)?;
+    cookie()
+}
+
 /// Moves the calling thread into the namespace with this cookie; false when there is none. It may have been in others
 /// on the way, so it has to end soon.
 fn enter_cookie(wanted: u64) -> Result<bool, NetnsError> {

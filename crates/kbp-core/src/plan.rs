@@ -37,7 +37,8 @@ pub struct AttachRequest {
     pub target: Target,
     /// Which receive queues, where the target is an interface without a queue; empty for all of them.
     pub queues: Vec<u32>,
-    /// CPUs of the pollers; the queues are dealt out to them in turn.
+    /// CPUs of the pollers; the queues are dealt out to them in turn. Where each queue has its own, one may stand there
+    /// several times.
     pub cpus: Vec<u32>,
     /// How it is to be served.
     pub mode: Mode,
@@ -120,8 +121,12 @@ pub struct AttachPlan {
 impl AttachPlan {
     /// Every change in the order in which it is made, as one sentence each.
     pub fn changes(&self, host: &Host) -> Vec<String> {
+        self.changes_after(host, &mut Vec::new())
+    }
+
+    /// The same after other plans, for which irqbalance was `told` of these interrupts.
+    pub(crate) fn changes_after(&self, host: &Host, told: &mut Vec<u32>) -> Vec<String> {
         let mut changes = Vec::new();
-        let mut told = Vec::new();
         for queue in &self.queues {
             changes.push(format!(
                 "netlink kbp napi-attach: {} to the poller of CPU {}, mode {}",
@@ -129,7 +134,7 @@ impl AttachPlan {
             ));
             match &queue.irq {
                 IrqPlan::Move { vector, from, to } => {
-                    changes.extend(self.ban_change(host, vector.irq, &mut told));
+                    changes.extend(self.ban_change(host, vector.irq, told));
                     changes.push(format!(
                         "write '{to}' to {} ({}, now '{from}')",
                         host.path(&format!("proc/irq/{}/smp_affinity_list", vector.irq))
@@ -232,7 +237,7 @@ impl<'a> Session<'a> {
 
     /// Check a wish against the host and make a plan of it. Nothing is changed.
     pub fn plan_attach(&mut self, request: &AttachRequest) -> Result<AttachPlan, Error> {
-        self.check_cpus(&request.cpus)?;
+        self.check_cpus(request)?;
         let mut plan = AttachPlan {
             mode: request.mode,
             queues: Vec::new(),
@@ -269,13 +274,17 @@ impl<'a> Session<'a> {
             .collect()
     }
 
-    fn check_cpus(&mut self, cpus: &[u32]) -> Result<(), Error> {
+    fn check_cpus(&mut self, request: &AttachRequest) -> Result<(), Error> {
+        let cpus = &request.cpus;
         if cpus.is_empty() {
             return Err(Error::Usage("no CPU of a poller is named".into()));
         }
         let mut seen = BTreeSet::new();
         for &cpu in cpus {
             if !seen.insert(cpu) {
+                if cpus.len() == request.queues.len() {
+                    continue;
+                }
                 return Err(Error::Usage(format!("CPU {cpu} is named twice")));
             }
             self.host.require_online(cpu)?;
@@ -336,9 +345,7 @@ impl<'a> Session<'a> {
         plan: &mut AttachPlan,
     ) -> Result<(), Error> {
         if ports.is_empty() {
-            return Err(Error::NotFound(format!(
-                "{name} is a bridge without ports; its packets arrive by ports, so there is nothing to attach yet"
-            )));
+            return Err(no_ports(name));
         }
         plan.notes.push(format!(
             "{name} is a bridge: its packets arrive by its ports ({}), which are attached; ports that join later are \
@@ -559,6 +566,13 @@ fn plan_napi_id(request: &AttachRequest, id: u32, now: &Now) -> Result<QueuePlan
         false => IrqPlan::Keep,
     };
     Ok(QueuePlan { napi, cpu, irq })
+}
+
+/// A bridge receives nothing itself.
+pub(crate) fn no_ports(name: &str) -> Error {
+    Error::NotFound(format!(
+        "{name} is a bridge without ports; its packets arrive by ports, so there is nothing to attach yet"
+    ))
 }
 
 /// The receive queues that were chosen, or all of them.

@@ -43,6 +43,30 @@ pub struct Steered {
     pub backlog_active: Option<Backlog>,
 }
 
+/// A wish of the user to attach the backlog of a CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BacklogWish {
+    /// It is attached for interfaces, and is to stay so without them.
+    Keep {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// It is to be attached.
+    Attach(BacklogPlan),
+}
+
+impl BacklogWish {
+    /// The change, as one sentence.
+    pub fn change(&self) -> String {
+        match self {
+            Self::Keep { cpu } => format!(
+                "remember that the backlog of CPU {cpu}, which is attached for interfaces, stays attached when they leave"
+            ),
+            Self::Attach(plan) => plan.change(),
+        }
+    }
+}
+
 impl Steered {
     /// How a person calls it.
     pub fn label(&self) -> String {
@@ -271,6 +295,33 @@ impl Session<'_> {
     /// Whether the backlog of a CPU is attached for the sake of interfaces.
     pub fn is_lent(&self, cpu: u32) -> bool {
         self.file.state.backlogs.contains_key(&cpu)
+    }
+
+    /// Plan to attach the backlog of a CPU because the user asks for it.
+    ///
+    /// Errors: no such CPU or poller; the user has attached it already.
+    pub fn plan_backlog(&mut self, cpu: u32) -> Result<BacklogWish, Error> {
+        let is_attached = |poller: Poller| poller.backlog_requested == Backlog::Attached;
+        if self.is_lent(cpu) && backlog::poller_of(self.control, cpu).is_ok_and(is_attached) {
+            return Ok(BacklogWish::Keep { cpu });
+        }
+        let plan = backlog::plan_attach(self.host, self.control, cpu)?;
+        Ok(BacklogWish::Attach(plan))
+    }
+
+    /// Carry such a plan out; the poller comes back as in [`backlog::apply`].
+    pub fn attach_backlog(&mut self, wish: &BacklogWish) -> Result<Poller, Error> {
+        match wish {
+            BacklogWish::Keep { cpu } => {
+                self.adopt_backlog(*cpu)?;
+                backlog::poller_of(self.control, *cpu)
+            }
+            BacklogWish::Attach(plan) => {
+                // What was remembered of it is not so any more.
+                self.adopt_backlog(plan.cpu)?;
+                backlog::apply(self.control, plan)
+            }
+        }
     }
 
     /// The user asks for the backlog of a CPU himself: it stays attached when the interfaces leave for whose sake it

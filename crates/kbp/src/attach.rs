@@ -162,23 +162,11 @@ fn attach_backlog(args: &AttachArgs, context: &Context) -> Result<()> {
     };
     let mut client = context.client()?;
     let mut session = Session::open(&context.host, &mut client)?;
-    if args.dry_run && session.is_lent(cpu) {
-        let change = format!(
-            "remember that the backlog of CPU {cpu}, which is attached for interfaces, stays attached when they leave"
-        );
-        return print_change(context, &change);
-    }
-    if !args.dry_run {
-        if let Some(poller) = session.adopt_backlog(cpu)? {
-            return print_backlog(context, &poller);
-        }
-    }
-    drop(session);
-    let plan = backlog::plan_attach(&context.host, &mut client, cpu)?;
+    let wish = session.plan_backlog(cpu)?;
     if args.dry_run {
-        return print_change(context, &plan.change());
+        return print_change(context, &wish.change());
     }
-    print_backlog(context, &backlog::apply(&mut client, &plan)?)
+    print_backlog(context, &session.attach_backlog(&wish)?)
 }
 
 fn print_change(context: &Context, change: &str) -> Result<()> {
@@ -201,7 +189,8 @@ fn detach_backlog(cpu: u32, context: &Context) -> Result<()> {
     print_backlog(context, &poller)
 }
 
-fn print_backlog(context: &Context, poller: &Poller) -> Result<()> {
+/// Print who serves the backlog of a poller's CPU.
+pub fn print_backlog(context: &Context, poller: &Poller) -> Result<()> {
     if context.json {
         return print::json(context, poller);
     }
@@ -256,13 +245,23 @@ fn print_plan(context: &Context, plan: &AttachPlan) -> Result<()> {
 }
 
 fn print_report(context: &Context, report: &AttachReport) -> Result<()> {
-    report.notes.iter().for_each(print::note);
     if context.json {
-        let attached = report.attached.iter().map(serde_json::to_value);
-        let steered = report.steered.iter().map(serde_json::to_value);
-        let all: Vec<Value> = attached.chain(steered).collect::<Result<_, _>>()?;
-        return print::json(context, &all);
+        report.notes.iter().for_each(print::note);
+        return print::json(context, &report_values(report)?);
     }
+    print_attached_and_steered(report)
+}
+
+/// What was attached, as JSON.
+pub fn report_values(report: &AttachReport) -> Result<Vec<Value>> {
+    let attached = report.attached.iter().map(serde_json::to_value);
+    let steered = report.steered.iter().map(serde_json::to_value);
+    Ok(attached.chain(steered).collect::<Result<_, _>>()?)
+}
+
+/// What was attached, for a person.
+pub fn print_attached_and_steered(report: &AttachReport) -> Result<()> {
+    report.notes.iter().for_each(print::note);
     report.attached.iter().try_for_each(print_attached)?;
     print::lines(report.steered.iter().map(steered::describe))?;
     print::lines(report.written.iter().map(|file| format!("  {file}")))

@@ -7,6 +7,8 @@ use kbp_core::{Client, Error, Host};
 pub struct Context {
     /// The running machine.
     pub host: Host,
+    /// A network namespace was named, and entered.
+    pub is_in_netns: bool,
     /// Print JSON.
     pub json: bool,
     /// Indent it.

@@ -12,6 +12,7 @@ mod manual;
 mod monitor;
 mod poller;
 mod print;
+mod save;
 mod show;
 mod stats;
 mod steered;
@@ -57,6 +58,7 @@ Examples:
   kbp attach veth0 --cpu 2             steer what has no NAPI instance to the backlog of CPU 2
   kbp show                             what is requested and what is active
   kbp stats -w 1                       counters, every second
+  kbp save                             to /etc/kbp/kbp.toml, so that `kbp restore` brings it back after a restart
   kbp unload                           put everything back and leave
   kbp topo list                        the paths to measure on that this machine can make
   kbp lab list                         the stock kernels that the lab can boot
@@ -82,6 +84,12 @@ enum Command {
     Detach(attach::DetachArgs),
     /// Show the module, the pollers and what is attached.
     Show,
+    /// Write what is requested now to a file, from which `kbp restore` brings it back.
+    #[command(after_help = save::EXAMPLES)]
+    Save(save::SaveArgs),
+    /// Create and attach what a file says and is not there.
+    #[command(after_help = save::RESTORE_EXAMPLES)]
+    Restore(save::RestoreArgs),
     /// Show counters.
     Stats(stats::StatsArgs),
     /// Print events as they happen.
@@ -119,6 +127,8 @@ fn dispatch(command: Command, context: &Context) -> Result<ExitCode> {
         Command::Attach(args) => attach::attach(args, context)?,
         Command::Detach(args) => attach::detach(args, context)?,
         Command::Show => show::run(context)?,
+        Command::Save(args) => save::save(args, context)?,
+        Command::Restore(args) => save::restore(args, context)?,
         Command::Stats(args) => stats::run(args, context)?,
         Command::Monitor(args) => monitor::run(args, context)?,
         Command::Check(args) => return check::run(args, context),
@@ -149,6 +159,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
     let context = Context {
         host: Host::system(),
+        is_in_netns: cli.netns.is_some(),
         json: cli.json,
         pretty: cli.pretty,
     };
@@ -211,7 +222,9 @@ mod tests {
     #[test]
     fn commands_with_many_options_show_an_example() {
         let cli = Cli::command();
-        for name in ["attach", "compare", "detach", "measure", "report", "topo"] {
+        for name in [
+            "attach", "compare", "detach", "measure", "report", "restore", "save", "topo",
+        ] {
             let command = cli.find_subcommand(name).unwrap();
             let help = command.get_after_help().map(ToString::to_string);
             assert!(

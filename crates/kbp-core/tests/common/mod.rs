@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 
 use kbp_core::attr::Attrs;
 use kbp_core::client::{ClientError, Control};
 use kbp_core::host::HostError;
-use kbp_core::model::{Napi, NapiRef, Poller, Schedule, Stats};
+use kbp_core::model::{Napi, NapiRef, Poller, PollerSpec, Schedule, Stats};
 use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
 use kbp_core::plan::AttachRequest;
@@ -114,6 +115,41 @@ impl Machine {
         .unwrap();
     }
 
+    /// Has the device of an interface be on a bus.
+    pub fn set_bus(&self, name: &str, bus: &str) {
+        let root = self.directory.path();
+        let target = root.join(format!("sys/bus/{bus}"));
+        fs::create_dir_all(&target).unwrap();
+        symlink(
+            target,
+            root.join(format!("sys/class/net/{name}/device/subsystem")),
+        )
+        .unwrap();
+    }
+
+    /// Every file but those that kbp remembers things in, without the white space around what it holds.
+    pub fn files(&self) -> BTreeMap<PathBuf, String> {
+        let mut files = BTreeMap::new();
+        let mut directories = vec![
+            self.directory.path().join("proc"),
+            self.directory.path().join("sys"),
+        ];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let entry = entry.unwrap();
+                match entry.file_type().unwrap() {
+                    kind if kind.is_dir() => directories.push(entry.path()),
+                    kind if kind.is_file() => {
+                        let text = fs::read_to_string(entry.path()).unwrap();
+                        files.insert(entry.path(), text.trim().to_owned());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        files
+    }
+
     /// A virtual interface: no device behind it.
     pub fn add_virtual(&self, name: &str, ifindex: u32, queues: u32) {
         self.write(
@@ -188,6 +224,10 @@ pub struct Family {
     pub veths_with_napi: Vec<String>,
     /// Numbers of interfaces; every other one has 2.
     pub ifindex: BTreeMap<String, u32>,
+    /// What pollers were created with.
+    pub specs: BTreeMap<u32, PollerSpec>,
+    /// The addresses that cards were made with.
+    pub addresses: BTreeMap<String, String>,
 }
 
 pub fn refusal(errno: i32, message: &str) -> ClientError {
@@ -228,6 +268,27 @@ fn means(reference: &NapiRef, napi: &Napi) -> bool {
 }
 
 impl Control for Family {
+    fn poller_new(&mut self, spec: &PollerSpec) -> Result<(), ClientError> {
+        if self.pollers.contains(&spec.cpu) {
+            return Err(refusal(libc::EEXIST, "this CPU has a poller already"));
+        }
+        self.pollers.push(spec.cpu);
+        self.pollers.sort_unstable();
+        let owns = spec.owns.unwrap_or(Owns::All);
+        let default = match owns {
+            Owns::All => Backlog::Owned,
+            Owns::Attached => Backlog::Softirq,
+        };
+        let backlog = spec.backlog.unwrap_or(default);
+        self.backlog.insert(spec.cpu, backlog);
+        self.specs.insert(spec.cpu, spec.clone());
+        Ok(())
+    }
+
+    fn permanent_address(&mut self, ifname: &str) -> Result<Option<String>, HostError> {
+        Ok(self.addresses.get(ifname).cloned())
+    }
+
     fn poller_get(&mut self, cpu: u32) -> Result<Poller, ClientError> {
         let poller = self.pollers()?.into_iter().find(|poller| poller.cpu == cpu);
         poller.ok_or_else(|| refusal(libc::ENXIO, "this CPU has no poller"))
@@ -252,12 +313,15 @@ impl Control for Family {
     }
 
     fn pollers(&mut self) -> Result<Vec<Poller>, ClientError> {
+        let spec = |cpu: &u32| self.specs.get(cpu);
         let poller = |cpu: &u32| Poller {
             cpu: *cpu,
-            owns: Owns::All,
-            schedule: Schedule::Fifo { priority: 50 },
-            budget: 8,
-            watchdog_ms: 20,
+            owns: spec(cpu).and_then(|spec| spec.owns).unwrap_or(Owns::All),
+            schedule: spec(cpu)
+                .and_then(|spec| spec.schedule)
+                .unwrap_or(Schedule::Fifo { priority: 50 }),
+            budget: spec(cpu).and_then(|spec| spec.budget).unwrap_or(8),
+            watchdog_ms: spec(cpu).and_then(|spec| spec.watchdog_ms).unwrap_or(20),
             state: State::Idle,
             pid: 100,
             napis: 0,

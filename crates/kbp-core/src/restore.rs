@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Making it so again: what a file with a [`crate::setup`] says and the host does not have is created and attached, by
+//! the same plans as if it were asked for on the command line. What is so already is left alone, what is so in another
+//! way is refused, and what can't be done keeps nothing else from being done.
+//!
+//! What is not there yet may be waited for: interfaces, namespaces and CPUs come up in their own time at boot.
+
+use std::collections::BTreeSet;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::apply::AttachReport;
+use crate::card::{self, Place};
+use crate::client::{Client, Control};
+use crate::error::{Class, Error};
+use crate::host::Host;
+use crate::imagined::Imagined;
+use crate::model::{Poller, PollerSpec};
+use crate::netns::{self, NetnsError};
+use crate::plan::{no_ports, AttachRequest, Session, Target};
+use crate::requested::{backlog_of, Queue};
+use crate::setup::Attachment;
+use crate::setup_read::{At, SetupFile};
+use crate::uapi::{Backlog, Mode};
+
+/// How often it is looked whether what is waited for has come.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How a setup is restored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// How long to wait for what is not there.
+    pub wait: Duration,
+    /// Find out what would be changed, and change nothing.
+    pub is_dry: bool,
+}
+
+/// Something that could not be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The line of the file that asks for it.
+    pub line: usize,
+    /// What it is.
+    pub what: String,
+    /// Why not.
+    pub reason: String,
+    #[serde(skip)]
+    class: Class,
+}
+
+/// What became of a setup.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// The pollers that were created.
+    pub pollers: Vec<Poller>,
+    /// The pollers that were there and whose backlogs were attached.
+    pub backlogs: Vec<Poller>,
+    /// What was attached.
+    pub reports: Vec<AttachReport>,
+    /// What would have been changed, a sentence each, in the order in which it would have been.
+    pub changes: Vec<String>,
+    /// What was so already.
+    pub unchanged: Vec<String>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+    /// What could not be done.
+    pub failed: Vec<Failure>,
+}
+
+impl Restored {
+    /// Whether nothing had to be done.
+    pub fn is_unchanged(&self) -> bool {
+        let nothing = self.pollers.is_empty() && self.backlogs.is_empty();
+        nothing && self.reports.is_empty() && self.changes.is_empty()
+    }
+
+    /// An error where something could not be done.
+    pub fn verdict(&self, file: &SetupFile) -> Result<(), Error> {
+        let left = self
+            .failed
+            .iter()
+            .filter(|one| one.class == Class::LeftChanged);
+        let left: Vec<&str> = left.map(|one| one.reason.as_str()).collect();
+        match (self.failed.len(), left.is_empty()) {
+            (0, _) => Ok(()),
+            (_, false) => Err(Error::UndoIncomplete(left.join("; "))),
+            (1, _) => Err(Error::Incomplete(format!(
+                "one thing in {} could not be restored; everything else is as it says",
+                file.name
+            ))),
+            (count, _) => Err(Error::Incomplete(format!(
+                "{count} things in {} could not be restored; everything else is as it says",
+                file.name
+            ))),
+        }
+    }
+}
+
+/// The way to the module from a network namespace.
+pub trait Reach {
+    /// Does `work` in the network namespace of this name, or in that of the caller.
+    fn reach(&mut self, netns: Option<&str>, work: Work<'_>) -> Result<(), Error>;
+}
+
+/// What is done with a connection to the module.
+pub type Work<'w> = &'w mut (dyn FnMut(&mut dyn Control) -> Result<(), Error> + Send);
+
+/// The way to the module in the running kernel.
+pub struct Kernel;
+
+impl Reach for Kernel {
+    fn reach(&mut self, netns: Option<&str>, work: Work<'_>) -> Result<(), Error> {
+        let mut work = || work(&mut Client::connect()?);
+        match netns {
+            Some(name) => netns::in_named(name, work)?,
+            None => work(),
+        }
+    }
+}
+
+/// Make a host what the file says. `waits` is told once for what is waited, with the reasons.
+///
+/// An error means that nothing could be tried; what could not be done is in the result.
+pub fn restore(
+    host: &Host,
+    reach: &mut dyn Reach,
+    file: &SetupFile,
+    options: Options,
+    waits: &mut dyn FnMut(&[String]),
+) -> Result<Restored, Error> {
+    let deadline = Instant::now() + options.wait;
+    let mut run = Run {
+        host,
+        is_dry: options.is_dry,
+        is_last: false,
+        imagined: Vec::new(),
+        told: Vec::new(),
+        attached: BTreeSet::new(),
+        restored: Restored::default(),
+    };
+    let mut tasks = tasks(file);
+    let mut has_told = false;
+    loop {
+        run.is_last = Instant::now() >= deadline;
+        let mut missing = Vec::new();
+        let mut later = Vec::new();
+        for task in tasks {
+            if let Some(reason) = run.attempt(reach, &task)? {
+                missing.push(format!("{} ({reason})", task.label()));
+                later.push(task);
+            }
+        }
+        if later.is_empty() {
+            return Ok(run.restored);
+        }
+        if !has_told {
+            waits(&missing);
+            has_told = true;
+        }
+        tasks = later;
+        sleep(LOOK_EVERY);
+    }
+}
+
+/// One thing that a file asks for.
+enum Task {
+    Poller(At<PollerSpec>),
+    Attachment(At<Attachment>),
+}
+
+impl Task {
+    fn line(&self) -> usize {
+        match self {
+            Self::Poller(poller) => poller.line,
+            Self::Attachment(attachment) => attachment.line,
+        }
+    }
+
+    fn label(&self) -> String {
+        match self {
+            Self::Poller(poller) => poller_label(poller.it.cpu),
+            Self::Attachment(attachment) => attachment.it.label(),
+        }
+    }
+
+    fn netns(&self) -> Option<&str> {
+        match self {
+            Self::Poller(_) => None,
+            Self::Attachment(attachment) => attachment.it.netns.as_deref(),
+        }
+    }
+}
+
+fn poller_label(cpu: u32) -> String {
+    format!("the poller of CPU {cpu}")
+}
+
+/// Pollers first. The queues of an interface that go to several CPUs are one plan, as on the command line.
+fn tasks(file: &SetupFile) -> Vec<Task> {
+    let mut merged: Vec<At<Attachment>> = Vec::new();
+    for At { line, it } in &file.attachments {
+        let cpus = it.cpus.iter().copied().cycle().take(it.queues.len());
+        let mut new = it.clone();
+        if !it.queues.is_empty() {
+            new.cpus = cpus.collect();
+        }
+        let same = |other: &At<Attachment>| {
+            let (queues, cpus) = (new.queues.clone(), new.cpus.clone());
+            let other = &other.it;
+            !new.queues.is_empty()
+                && !other.queues.is_empty()
+                && new
+                    == Attachment {
+                        queues,
+                        cpus,
+                        ..other.clone()
+                    }
+        };
+        match merged.iter().position(same) {
+            Some(at) => {
+                merged[at].it.queues.extend(new.queues);
+                merged[at].it.cpus.extend(new.cpus);
+            }
+            None => merged.push(At {
+                line: *line,
+                it: new,
+            }),
+        }
+    }
+    let pollers = file.pollers.iter().cloned().map(Task::Poller);
+    pollers
+        .chain(merged.into_iter().map(Task::Attachment))
+        .collect()
+}
+
+struct Run<'r> {
+    host: &'r Host,
+    is_dry: bool,
+    /// What is not there now is not waited for any more.
+    is_last: bool,
+    /// Of a dry run: the pollers as they would be by now.
+    imagined: Vec<Poller>,
+    /// Of a dry run: the interrupts of which irqbalance would have been told by now.
+    told: Vec<u32>,
+    /// What this run has attached, which it may meet again.
+    attached: BTreeSet<String>,
+    restored: Restored,
+}
+
+impl Run<'_> {
+    /// Do one thing. The reason comes back where it is to be tried again.
+    fn attempt(&mut self, reach: &mut dyn Reach, task: &Task) -> Result<Option<String>, Error> {
+        let tried = reach.reach(task.netns(), &mut |control| self.tackle(control, task));
+        match tried {
+            Ok(()) => Ok(None),
+            Err(error) if is_fatal(&error) => Err(error),
+            Err(error) if self.may_come(&error) => Ok(Some(error.to_string())),
+            Err(error) => {
+                self.fail(task.line(), task.label(), &error);
+                Ok(None)
+            }
+        }
+    }
+
+    fn tackle(&mut self, control: &mut dyn Control, task: &Task) -> Result<(), Error> {
+        let host = self.host;
+        if !self.is_dry {
+            return self.tackle_in(&mut Session::open(host, control)?, task);
+        }
+        let mut imagined = Imagined::new(control, std::mem::take(&mut self.imagined));
+        let tried = Session::open(host, &mut imagined)
+            .and_then(|mut session| self.tackle_in(&mut session, task));
+        self.imagined = imagined.into_pollers();
+        tried
+    }
+
+    fn tackle_in(&mut self, session: &mut Session<'_>, task: &Task) -> Result<(), Error> {
+        match task {
+            Task::Poller(poller) => self.poller(session, &poller.it),
+            Task::Attachment(attachment) => self.attachment(session, attachment),
+        }
+    }
+
+    fn fail(&mut self, line: usize, what: String, error: &Error) {
+        let failure = Failure {
+            line,
+            what,
+            reason: error.to_string(),
+            class: error.class(),
+        };
+        push_new(&mut self.restored.failed, failure);
+    }
+
+    /// Whether it may be otherwise soon, and there is time to wait for that.
+    fn may_come(&self, error: &Error) -> bool {
+        !self.is_last && is_early(self.host, error)
+    }
+
+    fn poller(&mut self, session: &mut Session<'_>, spec: &PollerSpec) -> Result<(), Error> {
+        let pollers = session.control.pollers()?;
+        let Some(there) = pollers.iter().find(|poller| poller.cpu == spec.cpu) else {
+            return self.new_poller(session, spec);
+        };
+        let backlog = backlog_of(&session.file.state, there);
+        let differences = differences(spec, there, backlog);
+        if !differences.is_empty() {
+            return Err(Error::Conflict(format!(
+                "it is there already and has {}; delete it first with `kbp poller del --cpu {}`, or change the file",
+                differences.join(", "),
+                spec.cpu
+            )));
+        }
+        if spec.backlog != Some(Backlog::Attached) || backlog == Backlog::Attached {
+            push_new(&mut self.restored.unchanged, poller_label(spec.cpu));
+            return Ok(());
+        }
+        let wish = session.plan_backlog(spec.cpu)?;
+        if self.is_dry {
+            self.restored.changes.push(wish.change());
+            return Ok(());
+        }
+        let poller = session.attach_backlog(&wish)?;
+        self.restored.backlogs.push(poller);
+        Ok(())
+    }
+
+    fn new_poller(&mut self, session: &mut Session<'_>, spec: &PollerSpec) -> Result<(), Error> {
+        self.host.require_online(spec.cpu)?;
+        session.control.poller_new(spec)?;
+        if self.is_dry {
+            let words = format!("netlink kbp poller-new: {}", describe(spec));
+            self.restored.changes.push(words);
+            return Ok(());
+        }
+        let poller = session.control.poller_get(spec.cpu)?;
+        self.restored.pollers.push(poller);
+        Ok(())
+    }
+
+    fn attachment(
+        &mut self,
+        session: &mut Session<'_>,
+        wish: &At<Attachment>,
+    ) -> Result<(), Error> {
+        let ifname = self.ifname(session, &wish.it)?;
+        let ports = match wish.it.queues.is_empty() {
+            true => self.host.bridge_ports(&ifname)?,
+            false => None,
+        };
+        let names = match ports {
+            Some(ports) if ports.is_empty() => return Err(no_ports(&ifname)),
+            Some(ports) => ports,
+            None => vec![ifname],
+        };
+        let now = session.requested_here()?;
+        let mut turns = wish.it.cpus.iter().copied().cycle();
+        for name in names {
+            let interface = self.host.interface(&name)?;
+            let queues = match wish.it.queues.is_empty() {
+                true => (0..interface.rx_queues).collect(),
+                false => wish.it.queues.clone(),
+            };
+            let mut missing = Vec::new();
+            for (queue, cpu) in queues.into_iter().zip(&mut turns) {
+                let is_it = |one: &&Queue| (one.ifindex, one.queue) == (interface.ifindex, queue);
+                match now.iter().find(is_it) {
+                    Some(one) => self.compare(wish, one, cpu),
+                    None => missing.push((queue, cpu)),
+                }
+            }
+            self.attach(session, wish, &name, &missing)?;
+        }
+        Ok(())
+    }
+
+    /// The name that the wanted interface has now.
+    fn ifname(&mut self, session: &mut Session<'_>, wish: &Attachment) -> Result<String, Error> {
+        let device = &wish.device;
+        let present = self.host.present(session.control);
+        match card::place(device, &wish.card, &present?) {
+            Place::AsNamed => Ok(device.clone()),
+            Place::Renamed(other) => {
+                let note = format!("{device} is called {other} now ({})", wish.card);
+                push_new(&mut self.restored.notes, note);
+                Ok(other)
+            }
+            Place::Replaced(card) => Err(Error::NotFound(format!(
+                "{device} is another card now ({card}), and the one that is meant is not there ({}); if it was replaced, \
+                 take mac and bus out of the file",
+                wish.card
+            ))),
+            Place::Missing => Err(Error::UnknownInterface {
+                name: device.clone(),
+            }),
+            Place::Several(names) => Err(Error::Conflict(format!(
+                "{} are all meant ({}); write down which one, with its bus",
+                names.join(" and "),
+                wish.card
+            ))),
+        }
+    }
+
+    /// A queue that is attached already, as it is wanted or otherwise.
+    fn compare(&mut self, wish: &At<Attachment>, now: &Queue, cpu: u32) {
+        let label = queue_label(&wish.it, &now.ifname, now.queue);
+        match difference(&wish.it, now, cpu) {
+            None if self.attached.contains(&label) => {}
+            None => push_new(&mut self.restored.unchanged, label),
+            Some(words) => {
+                let words = format!(
+                    "it is attached already, but {words}; detach it first with `kbp detach`, or change the file"
+                );
+                self.fail(wish.line, label, &Error::Conflict(words));
+            }
+        }
+    }
+
+    /// Attach queues of an interface together; where that can't be done, those of them that can be.
+    fn attach(
+        &mut self,
+        session: &mut Session<'_>,
+        wish: &At<Attachment>,
+        name: &str,
+        queues: &[(u32, u32)],
+    ) -> Result<(), Error> {
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let Err(error) = self.attach_together(session, &wish.it, name, queues) else {
+            return Ok(());
+        };
+        let is_hopeless = is_fatal(&error) || error.class() == Class::LeftChanged;
+        if is_hopeless || queues.len() == 1 || self.may_come(&error) {
+            return Err(error);
+        }
+        let mut failed = Vec::new();
+        for one in queues {
+            match self.attach_together(session, &wish.it, name, &[*one]) {
+                Ok(()) => {}
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => failed.push((one.0, error)),
+            }
+        }
+        // One reason for all of them is told once.
+        if failed.len() == queues.len() {
+            return Err(error);
+        }
+        for (queue, error) in failed {
+            self.fail(wish.line, queue_label(&wish.it, name, queue), &error);
+        }
+        Ok(())
+    }
+
+    fn attach_together(
+        &mut self,
+        session: &mut Session<'_>,
+        wish: &Attachment,
+        name: &str,
+        queues: &[(u32, u32)],
+    ) -> Result<(), Error> {
+        let request = AttachRequest {
+            target: Target::Interface {
+                name: name.into(),
+                queue: None,
+            },
+            queues: queues.iter().map(|(queue, _)| *queue).collect(),
+            cpus: queues.iter().map(|(_, cpu)| *cpu).collect(),
+            mode: wish.mode.unwrap_or(Mode::Busy),
+            move_irq: wish.irq,
+            set_xps: wish.xps,
+        };
+        let plan = match session.plan_attach(&request) {
+            Err(Error::NoVector { .. }) if !self.host.is_up(name)? => {
+                return Err(Error::NotFound(format!(
+                    "{name} is down, and its driver takes interrupts when it comes up; set it up, or write `irq = false` \
+                     to leave them where they are"
+                )))
+            }
+            plan => plan?,
+        };
+        for note in &plan.notes {
+            push_new(&mut self.restored.notes, note.clone());
+        }
+        if self.is_dry {
+            let changes = plan.changes_after(self.host, &mut self.told);
+            self.restored.changes.extend(changes);
+            for backlog in &plan.backlogs {
+                session
+                    .control
+                    .poller_set_backlog(backlog.cpu, backlog.to)?;
+            }
+            return Ok(());
+        }
+        let report = session.attach(&plan)?;
+        let labels = queues
+            .iter()
+            .map(|(queue, _)| queue_label(wish, name, *queue));
+        self.attached.extend(labels);
+        self.restored.reports.push(report);
+        Ok(())
+    }
+}
+
+fn push_new<T: PartialEq>(all: &mut Vec<T>, one: T) {
+    if !all.contains(&one) {
+        all.push(one);
+    }
+}
+
+fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
+    match &wish.netns {
+        Some(netns) => format!("{ifname} queue {queue} in network namespace {netns}"),
+        None => format!("{ifname} queue {queue}"),
+    }
+}
+
+/// The next thing would meet the same.
+fn is_fatal(error: &Error) -> bool {
+    let class = error.class();
+    matches!(error, Error::State(_)) || matches!(class, Class::NotLoaded | Class::NoPrivilege)
+}
+
+/// Whether something is missing that comes by itself at boot.
+fn is_early(host: &Host, error: &Error) -> bool {
+    match error {
+        Error::UnknownInterface { .. } | Error::UnknownQueue { .. } | Error::NotFound(_) => true,
+        Error::Netns(NetnsError::Unknown { .. }) => true,
+        Error::CpuOffline { cpu, .. } => {
+            let possible = host.read_cpu_list("sys/devices/system/cpu/possible");
+            possible.is_ok_and(|cpus| cpus.contains(*cpu))
+        }
+        Error::RolledBack { cause, .. } => is_early(host, cause),
+        _ => false,
+    }
+}
+
+fn describe(spec: &PollerSpec) -> String {
+    let mut words = vec![poller_label(spec.cpu)];
+    words.extend(spec.owns.map(|owns| format!("owns {owns}")));
+    words.extend(spec.schedule.map(|schedule| schedule.to_string()));
+    words.extend(spec.budget.map(|budget| format!("budget {budget}")));
+    words.extend(spec.watchdog_ms.map(|ms| format!("watchdog {ms} ms")));
+    words.extend(spec.backlog.map(|backlog| format!("backlog {backlog}")));
+    words.join(", ")
+}
+
+/// What of a poller is otherwise than wanted, as `has` goes on. That a backlog is to be attached is no difference: it
+/// can be.
+fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -> Vec<String> {
+    fn differs<T: PartialEq + std::fmt::Display>(
+        what: &str,
+        wanted: Option<T>,
+        now: T,
+    ) -> Option<String> {
+        let wanted = wanted.filter(|wanted| *wanted != now)?;
+        Some(format!("{what} {now}, not {wanted}"))
+    }
+    let wanted = spec.backlog.filter(|wanted| *wanted != Backlog::Attached);
+    let schedule = spec.schedule.map(|schedule| schedule.to_string());
+    [
+        differs("owns", spec.owns, there.owns),
+        differs("priority", schedule, there.schedule.to_string()),
+        differs("budget", spec.budget, there.budget),
+        differs("watchdog_ms", spec.watchdog_ms, there.watchdog_ms),
+        differs("backlog", wanted, backlog),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What of an attached queue is otherwise than wanted.
+fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<String> {
+    if now.cpu != cpu {
+        return Some(format!(
+            "to the poller of CPU {}, not of CPU {cpu}",
+            now.cpu
+        ));
+    }
+    match (now.mode, wish.mode) {
+        (Some(now), Some(wanted)) if now != wanted => {
+            return Some(format!("with mode {now}, not {wanted}"))
+        }
+        _ => {}
+    }
+    if now.irq.is_some_and(|irq| irq != wish.irq) {
+        return Some(match wish.irq {
+            true => "its interrupt was not moved (--no-irq)".into(),
+            false => "its interrupt was moved".into(),
+        });
+    }
+    now.xps
+        .filter(|xps| *xps != wish.xps)
+        .map(|_| match wish.xps {
+            true => "its transmit queue was not given to that CPU (--no-xps)".into(),
+            false => "its transmit queue was given to that CPU".into(),
+        })
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The setup of a host: the pollers that somebody has asked for and what is attached to them, as a file has it that
+//! outlives a restart (`/etc/kbp/kbp.toml`). How it is written is here; docs/reference/config.md has every key.
+//!
+//! Reading a file is in [`crate::setup_read`], finding out what was asked for in [`crate::requested`], making it so in
+//! [`crate::restore`].
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::card::Card;
+use crate::error::Class;
+use crate::host::explain;
+use crate::model::{PollerSpec, Schedule};
+use crate::uapi::Mode;
+
+/// Where the setup is, where nobody says otherwise.
+pub const PATH: &str = "/etc/kbp/kbp.toml";
+/// The version of the file that is written, and the only one that is read.
+pub const VERSION: u64 = 1;
+
+/// A file with a setup could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// It is not there.
+    #[error("there is no file {}; `kbp save` writes it", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It could not be read or written.
+    #[error("cannot {what} {}: {}", path.display(), explain(source))]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// It says something that can't be.
+    #[error("{file}:{line}: {what}")]
+    Wrong {
+        /// The file, as a person calls it.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+impl SetupError {
+    /// What kind of failure this is.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Missing { .. } => Class::NotFound,
+            Self::Io { source, .. } => match Class::of_io(source) {
+                Class::NoPrivilege => Class::NoPrivilege,
+                _ => Class::Failure,
+            },
+            Self::Wrong { .. } => Class::Usage,
+        }
+    }
+}
+
+/// Receive queues that are attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Attachment {
+    /// Name of the network namespace of the interface; `None` for the one that `kbp` runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// The interface.
+    pub device: String,
+    /// By what its card is known again.
+    #[serde(flatten)]
+    pub card: Card,
+    /// The receive queues; empty for all of them.
+    pub queues: Vec<u32>,
+    /// CPUs of the pollers, to which the queues are dealt out in turn.
+    pub cpus: Vec<u32>,
+    /// How they are served; `None` for what has no NAPI instance, and for the mode that `kbp attach` takes.
+    pub mode: Option<Mode>,
+    /// Whether their interrupts move to those CPUs.
+    pub irq: bool,
+    /// Whether those CPUs send through the transmit queues of the same numbers.
+    pub xps: bool,
+}
+
+impl Attachment {
+    /// How a person calls the interface.
+    pub fn label(&self) -> String {
+        match &self.netns {
+            Some(netns) => format!("{} in network namespace {netns}", self.device),
+            None => self.device.clone(),
+        }
+    }
+}
+
+/// Everything that somebody has asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Setup {
+    /// The pollers. A backlog that is `None` is what the module takes for a poller of that kind.
+    #[serde(rename = "poller")]
+    pub pollers: Vec<PollerSpec>,
+    /// What is attached to them, in the order in which it is to be attached.
+    #[serde(rename = "attach")]
+    pub attachments: Vec<Attachment>,
+}
+
+/// Numbers as a list like `0-3,8`, in their order.
+fn list(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let texts = runs.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+/// A text as TOML has it: names of interfaces and namespaces may hold quotes.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}
+
+fn schedule(schedule: Schedule) -> String {
+    match schedule {
+        Schedule::Fifo { priority } => format!("f:{priority}"),
+        Schedule::Other { nice } => format!("o:{nice}"),
+    }
+}
+
+/// Lines of `key = value`.
+#[derive(Default)]
+struct Table(String);
+
+impl Table {
+    fn new(head: &str) -> Self {
+        Self(format!("\n[[{head}]]\n"))
+    }
+
+    fn value(&mut self, key: &str, value: Option<impl std::fmt::Display>) {
+        if let Some(value) = value {
+            // Writing to a String does not fail.
+            let _ = writeln!(self.0, "{key} = {value}");
+        }
+    }
+
+    fn text(&mut self, key: &str, text: Option<impl AsRef<str>>) {
+        self.value(key, text.map(|text| quoted(text.as_ref())));
+    }
+}
+
+fn poller(spec: &PollerSpec) -> String {
+    let mut table = Table::new("poller");
+    table.value("cpu", Some(spec.cpu));
+    table.text("owns", spec.owns.map(|owns| owns.name()));
+    table.text("priority", spec.schedule.map(schedule));
+    table.value("budget", spec.budget);
+    table.value("watchdog_ms", spec.watchdog_ms);
+    table.text("backlog", spec.backlog.map(|backlog| backlog.name()));
+    table.0
+}
+
+fn attachment(one: &Attachment) -> String {
+    let mut table = Table::new("attach");
+    table.text("netns", one.netns.as_ref());
+    table.text("device", Some(&one.device));
+    table.text("mac", one.card.mac.as_ref());
+    table.text("bus", one.card.bus.as_ref());
+    let queues = match one.queues.is_empty() {
+        true => "all".into(),
+        false => list(&one.queues),
+    };
+    table.text("queues", Some(queues));
+    table.text("cpus", Some(list(&one.cpus)));
+    table.text("mode", one.mode.map(|mode| mode.name()));
+    // What `kbp attach` does anyway is not said.
+    table.value("irq", (!one.irq).then_some(false));
+    table.value("xps", (!one.xps).then_some(false));
+    table.0
+}
+
+impl Setup {
+    /// The setup as a file; `origin` says who wrote it.
+    pub fn text(&self, origin: &str) -> String {
+        let mut text = format!(
+            "# The pollers of this machine and what is attached to them. `kbp restore` makes it so again; \
+             kbp-restore.service\n# does that at boot. Written by {origin}; it may be changed by hand \
+             (docs/reference/config.md).\nversion = {VERSION}\n"
+        );
+        if !self.pollers.is_empty() {
+            text.push_str("\n# Pollers: the options of `kbp poller add`.\n");
+        }
+        let pollers: String = self.pollers.iter().map(poller).collect();
+        text.push_str(pollers.trim_start_matches('\n'));
+        if !self.attachments.is_empty() {
+            text.push_str(
+                "\n# What is attached: the options of `kbp attach`. A card that has another name by then is known by mac, \
+                 or\n# without one by bus.\n",
+            );
+        }
+        let attachments: String = self.attachments.iter().map(attachment).collect();
+        text.push_str(attachments.trim_start_matches('\n'));
+        text
+    }
+}
+
+/// Write a file so that a reader, and a machine that loses its power, has the old or the new one and never a part. Its
+/// directory is made if there is none.
+pub fn write(path: &Path, text: &str) -> Result<(), SetupError> {
+    // What a link leads to is written, and the link stays.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let failed = |what: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| SetupError::Io { what, path, source }
+    };
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = directory.join(format!(".{name}.{}", std::process::id()));
+    let written = File::create(&temporary)
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())
+                .and_then(|()| file.sync_all())
+        })
+        .and_then(|()| fs::rename(&temporary, &path));
+    if let Err(source) = written {
+        // Its own error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+        return Err(failed("write", &path)(source));
+    }
+    let directory_file = File::open(&directory).map_err(failed("open", &directory))?;
+    directory_file
+        .sync_all()
+        .map_err(failed("write", &directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_their_order() {
+        for (numbers, text) in [
+            (&[0, 1, 2, 5][..], "0-2,5"),
+            (&[3, 2], "3,2"),
+            (&[7], "7"),
+            (&[0, 2, 3], "0,2-3"),
+        ] {
+            assert_eq!(list(numbers), text);
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_its_directory_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etc/kbp/kbp.toml");
+        write(&path, "one").unwrap();
+        write(&path, "two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        let names = fs::read_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(names.count(), 1, "nothing else is left there");
+
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write(&link, "three").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "three");
+
+        let error = write(&path.join("below"), "x").unwrap_err();
+        assert!(error.to_string().contains("kbp.toml"), "{error}");
+    }
+}
