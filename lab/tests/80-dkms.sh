@@ -75,11 +75,19 @@ served() {
 	lab_fail "$1: the poller served no second without the watchdog"
 }
 
+restore_is_over() {
+	case $(systemctl is-active kbp-restore.service) in
+	active | failed) ;;
+	*) return 1 ;;
+	esac
+}
+
 install_packages() {
 	openssl req -new -x509 -nodes -days 30 -subj "/CN=$OWNER" -newkey rsa:2048 -keyout /var/lib/dkms/mok.key \
 		-outform DER -out /var/lib/dkms/mok.pub 2> /dev/null || lab_fail "no key"
 	start=$(now)
-	dpkg --install /packages/kbp-dkms_*.deb /packages/kbp_*.deb || lab_fail "the packages do not install"
+	dpkg --install /packages/kbp-dkms_*.deb /packages/kbp_*.deb ||
+		lab_fail "the packages do not install: $(tail -n 30 /var/lib/dkms/kbp/*/build/make.log)"
 	echo "packages installed and module built in $(($(now) - start)) s"
 	dkms status
 	built "$RELEASE" || lab_fail "DKMS has not built it"
@@ -137,6 +145,8 @@ update() {
 
 restart() {
 	[ "$RELEASE" = "$(cat "$KEPT/newer")" ] || lab_fail "this is $RELEASE"
+	# No other unit waits for it, so it may still be at it.
+	lab_wait_for 120 restore_is_over
 	systemctl --no-pager status kbp-restore.service
 	[ "$(systemctl is-active kbp-restore.service)" = active ] || lab_fail "what was saved was not restored"
 	ip address show dev eth0 | grep -q " $NET_SERVER/24 " || lab_fail "eth0 has no address: $(ip address)"

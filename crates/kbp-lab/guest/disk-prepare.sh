@@ -12,6 +12,5 @@ export DEBIAN_FRONTEND=noninteractive
 export INITRD=No
 dpkg --install "/var/cache/kbp-lab/kernels/$1"/*.deb
 systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer
-systemctl --quiet set-default kbp-lab.target
 passwd --quiet --delete root
 : > /etc/machine-id

@@ -17,6 +17,9 @@ use crate::kernel::Kernel;
 use crate::lab::Lab;
 use crate::run::{MachineSpec, Outcome, Verdict};
 
+/// For the system's first process: what to start. Cards are called as in all machines of the lab.
+const WORDS: &str = "systemd.unit=kbp-lab.target net.ifnames=0";
+
 /// One boot of a disk.
 pub(crate) struct Stage<'a> {
     pub root: &'a RootConfig,
@@ -100,10 +103,7 @@ fn spec_of(spec: &MachineSpec, kernel: &Kernel, stage: &Stage) -> MachineSpec {
     let folder = format!("boot-{}", stage.number);
     MachineSpec {
         kernel: kernel.id.clone(),
-        // Cards are called as in all machines of the lab.
-        append: format!("net.ifnames=0 {}", spec.append)
-            .trim_end()
-            .to_string(),
+        append: format!("{WORDS} {}", spec.append).trim_end().to_string(),
         out_dir: spec.out_dir.as_ref().map(|dir| dir.join(folder)),
         ..spec.clone()
     }

@@ -2,8 +2,8 @@
 //! Disks with a whole Debian: made once by mmdebstrap and mke2fs, copied for each run, which may change its copy.
 //!
 //! The system is installed as on any machine, by apt and dpkg with all maintainer scripts. So is the first kernel of a
-//! run; the packages of those that follow lie in [`KERNELS_DIR`], for the script to install. The rest of what makes it a
-//! machine of the lab is two units of systemd and the guest's side of a job.
+//! run; the packages of those that follow lie in [`KERNELS_DIR`], for the script to install. What makes it a machine of the
+//! lab comes with the first root ([`crate::initramfs`]).
 //!
 //! Not here: booting it ([`crate::boots`]).
 
@@ -18,7 +18,6 @@ use crate::cache::{remove, size_of, Cache};
 use crate::command;
 use crate::config::{Config, RootConfig};
 use crate::error::{Error, IoContext, Result};
-use crate::initramfs::JOB;
 use crate::kernel::Kernel;
 use crate::payload::quote;
 use crate::root::mmdebstrap;
@@ -27,8 +26,6 @@ use crate::root::mmdebstrap;
 pub(crate) const KERNELS_DIR: &str = "/var/cache/kbp-lab/kernels";
 
 const PREPARE: &str = include_str!("../guest/disk-prepare.sh");
-const SERVICE: &str = include_str!("../guest/kbp-lab-job.service");
-const TARGET: &str = include_str!("../guest/kbp-lab.target");
 const HOSTS: &str = "127.0.0.1 localhost lab\n";
 
 /// Raised when the same parts are put together in another way, so that older disks are not taken for it.
@@ -88,9 +85,8 @@ impl Recipe<'_> {
         for kernel in self.kernels {
             hasher.update(format!("{} {} {}\0", kernel.id, kernel.abi, kernel.version));
         }
-        for text in [PREPARE, SERVICE, TARGET, HOSTS, JOB] {
-            hasher.update(text);
-        }
+        hasher.update(PREPARE);
+        hasher.update(HOSTS);
         hex(&hasher.finalize())[..16].to_string()
     }
 
@@ -136,10 +132,7 @@ impl Recipe<'_> {
         write("etc/hostname", "lab\n")?;
         write("etc/hosts", HOSTS)?;
         write("etc/fstab", "/dev/vda / ext4 defaults 0 0\n")?;
-        write("etc/systemd/system/kbp-lab-job.service", SERVICE)?;
-        write("etc/systemd/system/kbp-lab.target", TARGET)?;
-        write("usr/lib/kbp-lab/job.sh", JOB)?;
-        write("usr/lib/kbp-lab/disk-prepare.sh", PREPARE)?;
+        write("var/cache/kbp-lab/prepare.sh", PREPARE)?;
         let _prepare = cache.lock_prepare()?;
         let downloads = cache.dir("downloads")?;
         for kernel in self.kernels {
@@ -169,7 +162,7 @@ impl Recipe<'_> {
         fs::write(&settings, apt.acquire_settings()).at("write", &settings)?;
         let first = &self.kernels[0].id;
         let hook = format!(
-            "cp -r {}/. \"$1\"/ && chroot \"$1\" sh /usr/lib/kbp-lab/disk-prepare.sh {}",
+            "cp -r {}/. \"$1\"/ && chroot \"$1\" sh /var/cache/kbp-lab/prepare.sh {}",
             quote(&stage.display().to_string()),
             quote(first)
         );

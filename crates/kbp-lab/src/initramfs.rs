@@ -25,8 +25,10 @@ use crate::packages::PackageSet;
 
 const INIT: &str = include_str!("../guest/init.sh");
 const DISK_INIT: &str = include_str!("../guest/disk-init.sh");
-/// The guest's side of a job.
-pub(crate) const JOB: &str = include_str!("../guest/job.sh");
+/// The guest's side of a job, and what starts it where systemd is the first process.
+const JOB: &str = include_str!("../guest/job.sh");
+const SERVICE: &str = include_str!("../guest/kbp-lab-job.service");
+const TARGET: &str = include_str!("../guest/kbp-lab.target");
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kbp-lab-guest"));
 
 /// Folders of a package that a guest has no use for.
@@ -75,6 +77,8 @@ pub(crate) struct Parts<'a> {
     kernel: &'a Kernel,
     /// The first process.
     init: &'static str,
+    /// What it reads or hands on, in `etc/kbp-lab`.
+    texts: &'static [(&'static str, &'static str)],
     /// Stock modules that it loads.
     boot: Vec<&'a str>,
     /// Stock modules that lie ready.
@@ -98,6 +102,7 @@ impl<'a> Parts<'a> {
         Ok(Parts {
             kernel,
             init: INIT,
+            texts: &[("job.sh", JOB)],
             boot: boot.chain(nic_module).collect(),
             ready: &guest.modules,
             packages: PackageSet::fetch(cache, &guest.release, &guest.packages, false)?,
@@ -119,6 +124,11 @@ impl<'a> Parts<'a> {
         Ok(Parts {
             kernel,
             init: DISK_INIT,
+            texts: &[
+                ("job.sh", JOB),
+                ("kbp-lab-job.service", SERVICE),
+                ("kbp-lab.target", TARGET),
+            ],
             boot: boot.filter(|name| tree.knows(name)).collect(),
             ready: &[],
             packages: PackageSet::default(),
@@ -135,7 +145,6 @@ impl<'a> Parts<'a> {
     pub(crate) fn identity(&self) -> String {
         let mut hasher = Sha256::new();
         hasher.update(format!("{FORM} {self:?}"));
-        hasher.update(JOB);
         hasher.update(AGENT);
         hex(&hasher.finalize())[..24].to_string()
     }
@@ -155,7 +164,9 @@ impl<'a> Parts<'a> {
         archive.device("dev/console", 5, 1);
         archive.device("dev/null", 1, 3);
         archive.file("init", 0o755, self.init.as_bytes());
-        archive.file("etc/kbp-lab/job.sh", 0o644, JOB.as_bytes());
+        for (name, text) in self.texts {
+            archive.file(&format!("etc/kbp-lab/{name}"), 0o644, text.as_bytes());
+        }
         archive.file("usr/bin/kbp-lab-guest", 0o755, AGENT);
         archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
         archive.file("etc/group", 0o644, b"root:x:0:\n");
