@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock real --cpus 4 --nics 2:igb --timeout 300s
+# lab: --clock real --cpus 4 --nics 2:igb --timeout 500s
 # kernels: 6.1 6.12 7.3
 #
 # What is attached is written to a file, lost with the module as with a restart, and comes back: the same pollers and
@@ -45,6 +45,11 @@ shown() {
 
 is_as_saved() { [ "$(shown)" = "$(cat /run/shown)" ]; }
 
+same_as_saved() {
+	kbp save /run/again.toml > /dev/null || lab_fail "save"
+	cmp "$FILE" /run/again.toml || lab_fail "what came back is not what was saved"
+}
+
 # code WANTED COMMAND...: what it says goes to $OUT/said.
 code() {
 	code_wanted=$1
@@ -65,7 +70,7 @@ counter() { kbp stats --json | sed -n "s/.*\"name\":\"CPU $1\"[^}]*\"$2\":\([0-9
 served() {
 	for _ in 1 2 3 4 5; do
 		handbacks=$(counter 2 handbacks) packets=$(counter 2 packets) softirqs=$(net_softirqs 2)
-		net_traffic "$1" --count 500 --period-us 2000
+		net_traffic "$1" --count 300 --period-us 2000
 		net_none_lost "$1"
 		handbacks=$(($(counter 2 handbacks) - handbacks)) packets=$(($(counter 2 packets) - packets))
 		softirqs=$(($(net_softirqs 2) - softirqs))
@@ -73,7 +78,7 @@ served() {
 		[ "$handbacks" -ne 0 ] || break
 	done
 	[ "$handbacks" -eq 0 ] || lab_fail "$1: no run without the watchdog"
-	[ "$packets" -ge 500 ] || lab_fail "$1: the poller had $packets packets"
+	[ "$packets" -ge 300 ] || lab_fail "$1: the poller had $packets packets"
 	[ "$softirqs" -le 10 ] || lab_fail "$1: $softirqs softirqs"
 }
 
@@ -92,8 +97,8 @@ traces eth0 > /run/before
 echo "what is attached is written down"
 code 3 kbp save
 load
-kbp poller add --cpu 2 -P f:50 --watchdog 40ms > /dev/null || lab_fail "poller"
-kbp poller add --cpu 0 --owns attached --budget 16 > /dev/null || lab_fail "poller"
+kbp poller add --cpu 2 -P f:50 --watchdog 2s > /dev/null || lab_fail "poller"
+kbp poller add --cpu 0 --owns attached --budget 16 --watchdog 1s > /dev/null || lab_fail "poller"
 kbp attach backlog --cpu 0 > /dev/null || lab_fail "attach backlog"
 kbp attach eth0 --cpu 2 > /dev/null || lab_fail "attach eth0"
 kbp -n tester attach eth1 --cpus 0,2 --no-irq > /dev/null || lab_fail "attach eth1"
@@ -106,8 +111,7 @@ code 0 kbp save
 says "$FILE: 2 pollers, 5 attachments"
 cat "$FILE"
 code 0 kbp save --dry-run
-sed 1,2d "$OUT/said" > /run/printed
-sed 1,2d "$FILE" | cmp - /run/printed || lab_fail "a dry run prints something else"
+cmp "$FILE" "$OUT/said" || lab_fail "a dry run prints something else"
 code 0 kbp restore
 says "nothing to do"
 code 2 kbp -n pod save
@@ -118,15 +122,14 @@ same_as_before unload
 code 3 kbp restore
 load
 code 0 kbp restore --dry-run
-says "poller-new: the poller of CPU 2, owns all, fifo 50, budget 8, watchdog 40 ms"
+says "poller-new: the poller of CPU 2, owns all, fifo 50, budget 8, watchdog 2000 ms"
 same_as_before "a dry run"
 code 0 kbp restore
 lab_wait_for 10 is_as_saved
 served restored
 code 0 kbp restore
 says "nothing to do"
-kbp save /run/again.toml > /dev/null || lab_fail "save"
-cmp "$FILE" /run/again.toml || lab_fail "what came back is not what was saved"
+same_as_saved
 code 0 kbp restore --dry-run
 says "nothing to do"
 
@@ -135,7 +138,7 @@ kbp detach near > /dev/null || lab_fail "detach"
 sed 's/"f:50"/"f:51"/' "$FILE" > /run/other.toml
 code 10 kbp restore /run/other.toml
 says "the poller of CPU 2: it is there already and has priority fifo 50, not fifo 51; delete it first"
-lab_wait_for 10 is_as_saved
+same_as_saved
 sed 's/^owns = "all"/owns = "every"/' "$FILE" > /run/wrong.toml
 line=$(grep -n every /run/wrong.toml | cut -d: -f1)
 code 2 kbp restore /run/wrong.toml

@@ -96,7 +96,7 @@ fn plan(poller: &Poller, to: Backlog) -> BacklogPlan {
     }
 }
 
-fn label(cpu: u32) -> String {
+pub(crate) fn label(cpu: u32) -> String {
     format!("the backlog of CPU {cpu}")
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::apply::AttachReport;
+use crate::backlog;
 use crate::card::{self, Place};
 use crate::client::{Client, Control};
 use crate::error::{Class, Error};
@@ -77,24 +78,26 @@ impl Restored {
     }
 
     /// An error where something could not be done.
-    pub fn verdict(&self, file: &SetupFile) -> Result<(), Error> {
+    pub fn verdict(&self, file: &SetupFile, options: Options) -> Result<(), Error> {
         let left = self
             .failed
             .iter()
             .filter(|one| one.class == Class::LeftChanged);
         let left: Vec<&str> = left.map(|one| one.reason.as_str()).collect();
-        match (self.failed.len(), left.is_empty()) {
-            (0, _) => Ok(()),
-            (_, false) => Err(Error::UndoIncomplete(left.join("; "))),
-            (1, _) => Err(Error::Incomplete(format!(
-                "one thing in {} could not be restored; everything else is as it says",
-                file.name
-            ))),
-            (count, _) => Err(Error::Incomplete(format!(
-                "{count} things in {} could not be restored; everything else is as it says",
-                file.name
-            ))),
+        if !left.is_empty() {
+            return Err(Error::UndoIncomplete(left.join("; ")));
         }
+        let what = match self.failed.len() {
+            0 => return Ok(()),
+            1 => "one thing".into(),
+            count => format!("{count} things"),
+        };
+        let how = match options.is_dry {
+            true => "can't be done; all the rest can",
+            false => "could not be done; all the rest is",
+        };
+        let words = format!("{what} that {} asks for {how}", file.name);
+        Err(Error::Incomplete(words))
     }
 }
 
@@ -278,7 +281,7 @@ impl Run<'_> {
 
     fn tackle_in(&mut self, session: &mut Session<'_>, task: &Task) -> Result<(), Error> {
         match task {
-            Task::Poller(poller) => self.poller(session, &poller.it),
+            Task::Poller(poller) => self.poller(session, poller),
             Task::Attachment(attachment) => self.attachment(session, attachment),
         }
     }
@@ -298,10 +301,11 @@ impl Run<'_> {
         !self.is_last && is_early(self.host, error)
     }
 
-    fn poller(&mut self, session: &mut Session<'_>, spec: &PollerSpec) -> Result<(), Error> {
+    fn poller(&mut self, session: &mut Session<'_>, wish: &At<PollerSpec>) -> Result<(), Error> {
+        let spec = &wish.it;
         let pollers = session.control.pollers()?;
         let Some(there) = pollers.iter().find(|poller| poller.cpu == spec.cpu) else {
-            return self.new_poller(session, spec);
+            return self.new_poller(session, wish);
         };
         let backlog = backlog_of(&session.file.state, there);
         let differences = differences(spec, there, backlog);
@@ -326,9 +330,24 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn new_poller(&mut self, session: &mut Session<'_>, spec: &PollerSpec) -> Result<(), Error> {
+    fn new_poller(
+        &mut self,
+        session: &mut Session<'_>,
+        wish: &At<PollerSpec>,
+    ) -> Result<(), Error> {
+        let spec = &wish.it;
         self.host.require_online(spec.cpu)?;
-        session.control.poller_new(spec)?;
+        match session.control.poller_new(spec) {
+            Err(error) if error.class() == Class::Unsupported && spec.backlog.is_some() => {
+                // A kernel of another kind: without the backlog the poller still serves what is attached to it.
+                let backlog = None;
+                session
+                    .control
+                    .poller_new(&PollerSpec { backlog, ..*spec })?;
+                self.fail(wish.line, backlog::label(spec.cpu), &error.into());
+            }
+            created => created?,
+        }
         if self.is_dry {
             let words = format!("netlink kbp poller-new: {}", describe(spec));
             self.restored.changes.push(words);

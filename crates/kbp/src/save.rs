@@ -167,7 +167,7 @@ pub fn restore(args: RestoreArgs, context: &Context) -> Result<()> {
     for failure in &restored.failed {
         print::note(describe(&file, failure));
     }
-    Ok(restored.verdict(&file)?)
+    Ok(restored.verdict(&file, options)?)
 }
 
 fn describe(file: &SetupFile, failure: &Failure) -> String {

@@ -272,6 +272,13 @@ impl Control for Family {
         if self.pollers.contains(&spec.cpu) {
             return Err(refusal(libc::EEXIST, "this CPU has a poller already"));
         }
+        let wants = spec
+            .backlog
+            .is_some_and(|wanted| wanted != Backlog::Softirq);
+        if self.refuse_backlog && wants {
+            let words = "this kernel can't leave its backlog to a poller";
+            return Err(refusal(libc::EOPNOTSUPP, words));
+        }
         self.pollers.push(spec.cpu);
         self.pollers.sort_unstable();
         let owns = spec.owns.unwrap_or(Owns::All);
