@@ -61,7 +61,7 @@ state() {
 # other things may keep the poller from running for so long that the watchdog hands its packets back, rightly: only a
 # second in which it did not is judged.
 served() {
-	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+	for _ in $(seq 60); do
 		handbacks=$(kbp_counter handbacks) softirqs=$(net_softirqs "$NET_CPU") packets=$(kbp_counter packets)
 		sleep 1
 		packets=$(($(kbp_counter packets) - packets)) softirqs=$(($(net_softirqs "$NET_CPU") - softirqs))
@@ -117,12 +117,13 @@ attach() {
 	kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
 	kbp attach eth0:0 --cpu "$NET_CPU" --mode busy || lab_fail "attach"
 	lab_wait_for 20 kbp_active
-	net_traffic before --seconds 60 --period-us 3000
+	net_traffic before --seconds 600 --period-us 3000
 	served "$RELEASE"
 	state > "$KEPT/state"
 	kbp save || lab_fail "kbp save"
 	cat /etc/kbp/kbp.toml
 	systemctl enable kbp-restore.service || lab_fail "enable"
+	kill -INT "$NET_PID"
 	net_none_lost before
 	lab_done attach
 }

@@ -166,8 +166,13 @@ impl Recipe<'_> {
             quote(&stage.display().to_string()),
             quote(first)
         );
-        let mut command = mmdebstrap(cache)?;
+        let mmdebstrap = mmdebstrap(cache)?;
+        // What it mounts in the tree is gone when it ends, however it ends: the tree is removed afterwards.
+        let mut command = Command::new("unshare");
         command
+            .args(["--mount", "--"])
+            .arg(mmdebstrap.get_program())
+            .args(mmdebstrap.get_args())
             .args(["--mode=root", "--variant=minbase", "--architectures=amd64"])
             .args(["--format=directory", "--verbose", "--skip=check/empty"])
             .arg(format!("--include={}", self.root.packages.join(",")))
@@ -181,7 +186,7 @@ impl Recipe<'_> {
             .arg(tree)
             .arg(apt.sources_file());
         let doing = format!("making {}", tree.display());
-        let made = command::output(&mut command, &doing, "mmdebstrap");
+        let made = command::output(&mut command, &doing, "util-linux");
         remove(&settings)?;
         made.map(|_| ())
     }
