@@ -1,13 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# publish-results.sh STUDY RESULTS: copies the merged results of a study, STUDY/MACHINE/NAME.json, to
+# publish-results.sh STUDY RESULTS [keep]: copies the merged results of a study, STUDY/MACHINE/NAME.json, to
 # RESULTS/MACHINE[-NAME].json, and its summary. No row is left out: a partial result is refused. The merged results hold
-# coarse timelines, so that a repository can keep them.
+# coarse timelines, so that a repository can keep them. With `keep`, for a study of which only some runs were made, the
+# other results and the summary stay what they are; every table names the revision that was measured.
 set -eu
 
 study=$1
 results=$2
+keep=${3:-}
 # A repository is no archive: what is larger than this stays out of it.
 bytes_max=6000000
 
@@ -29,7 +31,7 @@ plain() {
 
 mkdir -p "$results"
 # What an earlier study called otherwise is not published again.
-rm -f "$results"/*.json
+[ "$keep" = keep ] || rm -f "$results"/*.json
 for file in "$study"/*/*.json; do
 	machine=$(basename "$(dirname "$file")")
 	name=$(basename "$file" .json)
@@ -39,4 +41,4 @@ for file in "$study"/*/*.json; do
 	esac
 	plain "$file" > "$to"
 done
-cp "$study/summary.txt" "$results/summary.txt"
+[ "$keep" = keep ] || cp "$study/summary.txt" "$results/summary.txt"

@@ -69,7 +69,9 @@ void kbp_conflict_look(void)
 
 	if (kbp_is_aside())
 		return;
-	mutex_lock(&klp_mutex);
+	/* Whoever enables a live patch now may need long; the next look is soon. */
+	if (!mutex_trylock(&klp_mutex))
+		return;
 	err = kbp_conflict_check();
 	mutex_unlock(&klp_mutex);
 	if (err)

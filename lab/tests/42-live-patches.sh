@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock real --cpus 4 --nics 2 --module lab/modules/rival --timeout 300s
+# lab: --clock real --cpus 4 --nics 2 --module lab/modules/rival --module lab/modules/otherpatch --timeout 300s
 #
 # Other live patches: one of a function that kbp replaces too is refused, whichever comes first; one that replaces all
-# others makes kbp step aside. And enable=0 keeps the module inert.
+# others makes kbp step aside; one that has nothing to do with it is waited for. And enable=0 keeps the module inert.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -63,6 +63,19 @@ grep -q "rival replaces __napi_schedule_irqoff" "$OUT/refusal" || lab_fail "it d
 [ ! -e /sys/module/kbp_trace ] || lab_fail "what kbp brought along stayed behind"
 ! kbp check --module "$MODULES/kbp.ko" > "$OUT/check" || lab_fail "kbp check does not see it"
 take_out rival
+lab_dmesg_clean
+
+echo "unload while another one is in transition"
+kbp_start
+kbp attach eth0 --cpu "$NET_CPU" --mode busy > /dev/null || lab_fail "attach"
+lab_wait_for 5 kbp_active
+# A poller that runs is no task that can be moved at the first try; the kernel tries again after a second.
+insmod "$MODULES/otherpatch.ko" || lab_fail "insmod otherpatch"
+[ "$(cat /sys/kernel/livepatch/otherpatch/transition)" = 1 ] || echo "  its transition is over already"
+kbp unload || lab_fail "unload beside another transition"
+[ ! -e /sys/module/kbp ] || lab_fail "the module is still there"
+lab_wait_for 60 settled otherpatch
+take_out otherpatch
 lab_dmesg_clean
 
 echo "enable=0"

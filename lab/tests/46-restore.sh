@@ -161,9 +161,9 @@ load
 code 10 kbp restore /run/missing.toml
 says "eth0 is called lan0 now"
 says "^kbp: /run/missing.toml:$(grep -n eth9 /run/missing.toml | cut -d: -f1 | awk '{ print $1 - 1 }'): eth9: there is no interface 'eth9'"
-shown | sed 's/lan0/eth0/g' > /run/renamed
-is_renamed() { shown | sed 's/lan0/eth0/g' | cmp -s - /run/shown; }
-lab_wait_for 10 is_renamed
+lab_wait_for 10 is_settled
+kbp save /run/again.toml > /dev/null || lab_fail "save"
+sed 's/lan0/eth0/' /run/again.toml | cmp "$FILE" - || lab_fail "under the new name it is not what was saved"
 served renamed
 code 0 kbp restore
 says "lan0 queue 0: so already"

@@ -95,6 +95,14 @@ pub enum ModuleError {
         /// Who blocks.
         tasks: String,
     },
+    /// The kernel does one transition at a time, and another live patch's did not end.
+    #[error("the live patch {patch} is in transition and the kernel does one at a time; after {limit_s} s it has not ended. No poller runs and packets take the stock path; run `kbp unload` again when /{DIRECTORY}/{patch}/transition is 0")]
+    OtherTransition {
+        /// The other live patch.
+        patch: String,
+        /// The time limit, seconds.
+        limit_s: u64,
+    },
     /// The module is switched off but something still holds it.
     #[error("the live patch is out, but the kernel still holds the module after {limit_s} s: {source}; run `kbp unload` again, or look at /sys/module/kbp*/holders")]
     StillHeld {
@@ -117,7 +125,9 @@ impl ModuleError {
             Self::NoLivepatch | Self::SwitchedOff => Class::Unsupported,
             Self::Refused { class, .. } => *class,
             Self::HalfUnloaded => Class::Conflict,
-            Self::LoadTimeout { .. } | Self::UnloadTimeout { .. } => Class::TimedOut,
+            Self::LoadTimeout { .. }
+            | Self::UnloadTimeout { .. }
+            | Self::OtherTransition { .. } => Class::TimedOut,
             Self::StillHeld { source, .. } => match Class::of_io(source) {
                 Class::NoPrivilege => Class::NoPrivilege,
                 _ => Class::TimedOut,
@@ -459,7 +469,7 @@ pub fn unload(host: &Host, limit: Duration, on_progress: OnProgress) -> Result<(
     }
     let deadline = Instant::now() + limit;
     if before.livepatch.is_some_and(|livepatch| livepatch.enabled) {
-        switch_off(host)?;
+        switch_off(host, deadline, limit.as_secs())?;
     }
     if let Some(blocking) = wait(host, false, limit, on_progress)? {
         return Err(ModuleError::UnloadTimeout {
@@ -470,11 +480,30 @@ pub fn unload(host: &Host, limit: Duration, on_progress: OnProgress) -> Result<(
     remove(deadline, limit.as_secs())
 }
 
-fn switch_off(host: &Host) -> Result<(), ModuleError> {
-    match host.write(&format!("{DIRECTORY}/{NAME}/enabled"), "0") {
-        // The patch went out by itself between the question and the order.
-        Err(error) if error.is_missing() => Ok(()),
-        other => Ok(other?),
+/// Begins the transition back, as soon as another live patch's is over.
+fn switch_off(host: &Host, deadline: Instant, limit_s: u64) -> Result<(), ModuleError> {
+    loop {
+        let error = match host.write(&format!("{DIRECTORY}/{NAME}/enabled"), "0") {
+            Ok(()) => return Ok(()),
+            // The patch went out by itself between the question and the order.
+            Err(error) if error.is_missing() => return Ok(()),
+            Err(error) => error,
+        };
+        let other = host.livepatches()?.into_iter();
+        let other = other
+            .filter(|patch| patch.name != NAME)
+            .find(|patch| patch.transition);
+        match (error.errno(), other) {
+            (Some(libc::EBUSY), Some(patch)) if Instant::now() >= deadline => {
+                return Err(ModuleError::OtherTransition {
+                    patch: patch.name,
+                    limit_s,
+                })
+            }
+            // It may have ended since the kernel refused.
+            (Some(libc::EBUSY), _) if Instant::now() < deadline => sleep(LOOK_EVERY),
+            _ => return Err(error.into()),
+        }
     }
 }
 

@@ -11,6 +11,9 @@
 //! * a *gap* is the longest absence that a spinning thread saw;
 //! * *back* is by how much the clock of one CPU was seen behind that of another (0 on a sound clock).
 //!
+//! `kbp-lab-guest timers` sleeps for a moment on every CPU and fails if one of them does not wake: now and then an
+//! emulated CPU loses the interrupts of its timer while the kernel boots, and whatever waits there waits for ever.
+//!
 //! Not here: what is done with the figures (`clock.rs`), and starting the machine (`guest/init.sh`).
 //! It uses `std` alone, because `build.rs` compiles it with a single call of rustc.
 
@@ -23,6 +26,9 @@ use std::time::{Duration, Instant};
 const GAP_NS: u64 = 600;
 /// Time that all threads spin before they measure, so that the last one to arrive is in the race as well.
 const SETTLE: Duration = Duration::from_millis(2);
+/// How long each CPU sleeps when its timer is tried, and how long the others wait for it.
+const NAP: Duration = Duration::from_millis(20);
+const NAP_LIMIT: Duration = Duration::from_secs(10);
 const SCHED_FIFO: i32 = 1;
 
 extern "C" {
@@ -152,6 +158,35 @@ fn turns(length: Duration) -> Result<String, String> {
     ))
 }
 
+/// Has every CPU sleep and wake. Who waits for them spins, because it may be on the CPU whose timer is dead.
+fn timers() -> Result<String, String> {
+    let cpus = std::thread::available_parallelism()
+        .map_err(|e| format!("cannot count CPUs: {e}"))?
+        .get();
+    let woken: Arc<Vec<AtomicBool>> = Arc::new((0..cpus).map(|_| AtomicBool::new(false)).collect());
+    for cpu in 0..cpus {
+        let woken = Arc::clone(&woken);
+        // Not joined: one that does not wake never ends.
+        std::thread::spawn(move || {
+            if pin(cpu) {
+                std::thread::sleep(NAP);
+                woken[cpu].store(true, Ordering::SeqCst);
+            }
+        });
+    }
+    let start = Instant::now();
+    loop {
+        let asleep = woken.iter().position(|woken| !woken.load(Ordering::SeqCst));
+        match asleep {
+            None => return Ok(format!("timers={cpus}")),
+            Some(cpu) if start.elapsed() > NAP_LIMIT => {
+                return Err(format!("CPU {cpu} gets no interrupt of its timer"))
+            }
+            Some(_) => std::hint::spin_loop(),
+        }
+    }
+}
+
 const PIT_CHANNEL_0: u16 = 0x40;
 const PIT_COMMAND: u16 = 0x43;
 /// Channel 0, both bytes of the count, mode 2 (periodic), binary.
@@ -190,11 +225,12 @@ fn main() -> ExitCode {
                 "'{ms}' is not a number of milliseconds from 1 to 10000"
             )),
         },
+        ["timers"] => timers(),
         ["pit", count] => match count.parse() {
             Ok(count) if count > 1 => pit(count),
             _ => Err(format!("'{count}' is not a count from 2 to 65535")),
         },
-        _ => Err("usage: kbp-lab-guest turns MILLISECONDS | pit COUNT".to_string()),
+        _ => Err("usage: kbp-lab-guest turns MILLISECONDS | timers | pit COUNT".to_string()),
     };
     match result {
         Ok(line) => {

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The learned window of mode adaptive: at which ages of a gap a device is polled.
+ *
+ * Owns nothing, takes no lock, reads no clock. Called by the poller thread only,
+ * for one attachment at a time. kbp_window_gap() and kbp_window_next() are cheap;
+ * the plan is made in steps of one pass over the buckets, each in the time of an
+ * empty poll.
+ */
+#include "window.h"
+
+/* A gap's weight, and the sum at which all weights are halved. */
+#define KBP_GAP_WEIGHT		64
+#define KBP_GAP_TOTAL_MAX	(1024 * KBP_GAP_WEIGHT)
+/* A new plan is looked for after so many gaps. */
+#define KBP_PLAN_GAPS		32
+/* Prices in quarters of an octave, from 1 us to 64 s. */
+#define KBP_PRICE_LEVELS	104
+#define KBP_PRICE_SHIFT		8
+
+static u64 kbp_price_ns(u32 level)
+{
+	return (u64)(4 + (level & 3)) << (KBP_PRICE_SHIFT + (level >> 2));
+}
+
+static u32 kbp_gap_bucket(u64 ns)
+{
+	u32 octave;
+
+	if (ns < 1ULL << KBP_GAP_SHIFT)
+		return 0;
+	octave = 63 - __builtin_clzll(ns) - KBP_GAP_SHIFT;
+	if (octave >= KBP_GAP_OCTAVES)
+		return KBP_GAP_BUCKETS - 1;
+	return 1 + octave * KBP_GAP_PARTS +
+	       ((ns >> (octave + KBP_GAP_SHIFT - KBP_GAP_PARTS_SHIFT)) &
+		(KBP_GAP_PARTS - 1));
+}
+
+/* The age at which a bucket begins. */
+static u64 kbp_bucket_start(u32 bucket)
+{
+	u32 octave, part;
+
+	if (!bucket)
+		return 0;
+	octave = (bucket - 1) / KBP_GAP_PARTS;
+	part = (bucket - 1) % KBP_GAP_PARTS;
+	return (u64)(KBP_GAP_PARTS + part)
+	       << (octave + KBP_GAP_SHIFT - KBP_GAP_PARTS_SHIFT);
+}
+
+static bool kbp_plan_has(const u64 *plan, u32 bucket)
+{
+	return plan[bucket / 64] >> (bucket % 64) & 1;
+}
+
+static void kbp_plan_add(u64 *plan, u32 bucket)
+{
+	plan[bucket / 64] |= 1ULL << (bucket % 64);
+}
+
+/* The first bucket from @bucket on that is polled; KBP_GAP_BUCKETS if none is. */
+static u32 kbp_plan_next(const u64 *plan, u32 bucket)
+{
+	u32 word = bucket / 64;
+	u64 bits;
+
+	if (bucket >= KBP_GAP_BUCKETS)
+		return KBP_GAP_BUCKETS;
+	bits = plan[word] & ~0ULL << (bucket % 64);
+	while (!bits) {
+		if (++word == KBP_GAP_WORDS)
+			return KBP_GAP_BUCKETS;
+		bits = plan[word];
+	}
+	return word * 64 + __builtin_ctzll(bits);
+}
+
+/* Sleeping for less than this saves nothing. */
+static u64 kbp_sleep_ns_min(const struct kbp_window_goal *goal)
+{
+	return goal->wake_ns + goal->cycle_ns;
+}
+
+/*
+ * The time that all gaps spend in a bucket that @reach of them leave again; those
+ * that end in it do so in its middle.
+ */
+static u64 kbp_bucket_time(const struct kbp_window *w, u32 bucket, u64 reach)
+{
+	u64 width_ns = kbp_bucket_start(bucket + 1) - kbp_bucket_start(bucket);
+
+	return width_ns * (2 * reach + w->count[bucket]) / 2;
+}
+
+/* Poll through what lies between two polled ages and is too short to sleep in. */
+static void kbp_plan_fill(u64 *plan, u64 sleep_ns_min)
+{
+	u32 end = kbp_plan_next(plan, 0), begin = 0, bucket;
+
+	while (end < KBP_GAP_BUCKETS) {
+		if (kbp_bucket_start(end) - kbp_bucket_start(begin) <
+		    sleep_ns_min)
+			for (bucket = begin; bucket < end; bucket++)
+				kbp_plan_add(plan, bucket);
+		for (begin = end; kbp_plan_has(plan, begin);)
+			begin++;
+		end = kbp_plan_next(plan, begin);
+	}
+}
+
+static void kbp_plan_clear(u64 *plan, u32 begin, u32 end)
+{
+	u32 bucket;
+
+	for (bucket = begin; bucket < end; bucket++)
+		plan[bucket / 64] &= ~(1ULL << (bucket % 64));
+}
+
+/*
+ * To poll again after a sleep costs a wake-up of all gaps that get so old. Give
+ * up what does not find enough packets for that.
+ */
+static void kbp_plan_prune(const struct kbp_window *w, u64 price_ns, u64 *plan)
+{
+	u64 reach = w->count[KBP_GAP_BUCKETS - 1], found = 0, time = 0;
+	u32 bucket, end = 0;
+
+	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
+		if (!kbp_plan_has(plan, bucket)) {
+			if (end && found * price_ns <
+				   time + reach * w->goal.cycle_ns)
+				kbp_plan_clear(plan, bucket + 1, end);
+			end = 0;
+			found = 0;
+			time = 0;
+		} else {
+			end = end ? end : bucket + 1;
+			found += w->count[bucket];
+			time += kbp_bucket_time(w, bucket, reach);
+		}
+		reach += w->count[bucket];
+	}
+}
+
+/*
+ * Choose the ages that are worth @price_ns: the packets that polling there is
+ * expected to find, times the price, against the time that it takes all gaps
+ * that get so old. The last bucket has no end and is never polled.
+ */
+static void kbp_plan_make(const struct kbp_window *w, u64 price_ns, u64 *plan)
+{
+	u64 reach = w->count[KBP_GAP_BUCKETS - 1];
+	u64 count;
+	u32 bucket;
+
+	for (bucket = 0; bucket < KBP_GAP_WORDS; bucket++)
+		plan[bucket] = 0;
+	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
+		count = w->count[bucket];
+		if (count &&
+		    count * price_ns >= kbp_bucket_time(w, bucket, reach))
+			kbp_plan_add(plan, bucket);
+		reach += count;
+	}
+	kbp_plan_fill(plan, kbp_sleep_ns_min(&w->goal));
+	kbp_plan_prune(w, price_ns, plan);
+}
+
+static struct kbp_window_yield kbp_plan_yield(const struct kbp_window *w,
+					      const u64 *plan)
+{
+	struct kbp_window_yield yield = { .gaps = w->total };
+	u64 reach = w->count[KBP_GAP_BUCKETS - 1];
+	u64 time;
+	u32 bucket;
+
+	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
+		time = kbp_bucket_time(w, bucket, reach);
+		reach += w->count[bucket];
+		yield.time += time;
+		if (!kbp_plan_has(plan, bucket))
+			continue;
+		yield.polled += time;
+		yield.found += w->count[bucket];
+	}
+	return yield;
+}
+
+static u64 kbp_saved_ns_max(const struct kbp_window_goal *goal)
+{
+	return KBP_SAVING_NS / 1000 * goal->budget_permille;
+}
+
+/*
+ * What may be spent now, in thousandths of the time: the budget, and up to all of
+ * the time with all that may be saved.
+ */
+static u64 kbp_spend_permille(const struct kbp_window *w)
+{
+	const struct kbp_window_goal *goal = &w->goal;
+	u64 more = 1000 - goal->budget_permille;
+
+	return goal->budget_permille +
+	       more * w->saved_ns / (kbp_saved_ns_max(goal) + 1);
+}
+
+/* Does it cost more than may be spent, beside what sleeping would have cost? */
+static bool kbp_yield_is_dear(const struct kbp_window *w,
+			      const struct kbp_window_yield *yield)
+{
+	u64 instead = yield->found * w->goal.cycle_ns;
+
+	return yield->polled > instead &&
+	       (yield->polled - instead) / (yield->time / 1000 + 1) >=
+	       kbp_spend_permille(w);
+}
+
+static bool kbp_yield_is_enough(const struct kbp_window_goal *goal,
+				const struct kbp_window_yield *yield)
+{
+	return yield->found * 1000 >= yield->gaps * goal->found_permille;
+}
+
+/* What is polled as long as little is known: as long as a sleep would cost. */
+static void kbp_plan_start(struct kbp_window *w)
+{
+	u32 bucket;
+
+	for (bucket = 0; bucket < KBP_GAP_WORDS; bucket++)
+		w->poll[bucket] = 0;
+	for (bucket = 0; bucket < KBP_GAP_BUCKETS - 1 &&
+	     kbp_bucket_start(bucket) < w->goal.cycle_ns; bucket++)
+		kbp_plan_add(w->poll, bucket);
+	w->price_ns = w->goal.cycle_ns;
+}
+
+/**
+ * kbp_window_init() - begin with no knowledge of a device's gaps
+ * @w: the window
+ * @goal: what it is to achieve; permilles from 1 to 1000
+ */
+void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal)
+{
+	*w = (struct kbp_window) { .goal = *goal };
+	kbp_plan_start(w);
+}
+
+/* The budget's income of a gap, and what was spent beside what sleeping costs. */
+static void kbp_window_pay(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
+{
+	u64 income_ns = gap_ns / 1000 * w->goal.budget_permille;
+	u64 spent_ns = polled_ns > w->goal.cycle_ns ?
+		       polled_ns - w->goal.cycle_ns : 0;
+
+	w->saved_ns += income_ns;
+	w->saved_ns -= spent_ns < w->saved_ns ? spent_ns : w->saved_ns;
+	if (w->saved_ns > kbp_saved_ns_max(&w->goal))
+		w->saved_ns = kbp_saved_ns_max(&w->goal);
+}
+
+/**
+ * kbp_window_gap() - learn a gap, when its end has been seen
+ * @w: the window
+ * @gap_ns: from the last poll that found packets to these packets
+ * @polled_ns: of it, the time in which the device was polled
+ */
+void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
+{
+	u32 bucket;
+
+	kbp_window_pay(w, gap_ns, polled_ns);
+	w->count[kbp_gap_bucket(gap_ns)] += KBP_GAP_WEIGHT;
+	w->total += KBP_GAP_WEIGHT;
+	w->fresh++;
+	if (w->total < KBP_GAP_TOTAL_MAX)
+		return;
+	w->total = 0;
+	for (bucket = 0; bucket < KBP_GAP_BUCKETS; bucket++) {
+		w->count[bucket] /= 2;
+		w->total += w->count[bucket];
+	}
+}
+
+/* The lowest level whose price is that of a sleep and a wake-up, or more. */
+static u32 kbp_level_min(const struct kbp_window_goal *goal)
+{
+	u32 level = 0;
+
+	while (level < KBP_PRICE_LEVELS - 1 &&
+	       kbp_price_ns(level) < goal->cycle_ns)
+		level++;
+	return level;
+}
+
+static struct kbp_window_yield kbp_level_yield(const struct kbp_window *w,
+					       u32 level)
+{
+	u64 plan[KBP_GAP_WORDS];
+
+	kbp_plan_make(w, kbp_price_ns(level), plan);
+	return kbp_plan_yield(w, plan);
+}
+
+/* @level is the first that finds enough, or costs too much. */
+static void kbp_plan_adopt(struct kbp_window *w, u32 level)
+{
+	struct kbp_window_yield yield;
+
+	if (level == KBP_PRICE_LEVELS)
+		level--;
+	yield = kbp_level_yield(w, level);
+	if (kbp_yield_is_dear(w, &yield) &&
+	    level > kbp_level_min(&w->goal))
+		level--;
+	w->price_ns = kbp_price_ns(level);
+	kbp_plan_make(w, w->price_ns, w->poll);
+	w->searching = false;
+	w->fresh = 0;
+}
+
+/**
+ * kbp_window_plan() - do one step towards a new plan, if it is time for one
+ * @w: the window
+ *
+ * Looks for the lowest price that finds enough packets, or else the highest that
+ * the budget allows: what is found and what it costs both grow with the price. A
+ * step goes over all buckets a few times; a plan takes eight steps.
+ *
+ * Return: whether there is more to do.
+ */
+bool kbp_window_plan(struct kbp_window *w)
+{
+	struct kbp_window_yield yield;
+	u32 level;
+
+	if (!w->searching) {
+		if (w->fresh < KBP_PLAN_GAPS)
+			return false;
+		w->searching = true;
+		w->low = kbp_level_min(&w->goal);
+		w->high = KBP_PRICE_LEVELS;
+	}
+	if (w->low == w->high) {
+		kbp_plan_adopt(w, w->low);
+		return false;
+	}
+	level = (w->low + w->high) / 2;
+	yield = kbp_level_yield(w, level);
+	if (kbp_yield_is_dear(w, &yield) ||
+	    kbp_yield_is_enough(&w->goal, &yield))
+		w->high = level;
+	else
+		w->low = level + 1;
+	return true;
+}
+
+/**
+ * kbp_window_next() - poll now, or sleep
+ * @w: the window
+ * @age_ns: time since the last poll that found packets
+ *
+ * Return: what to do, and how long to sleep if nothing interrupts it.
+ */
+struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns)
+{
+	struct kbp_window_next next = { .poll = false };
+	u32 bucket = kbp_gap_bucket(age_ns), likely;
+	u64 ahead_ns;
+
+	if (kbp_plan_has(w->poll, bucket)) {
+		next.poll = true;
+		return next;
+	}
+	likely = kbp_plan_next(w->poll, bucket);
+	if (likely == KBP_GAP_BUCKETS)
+		return next;
+	ahead_ns = kbp_bucket_start(likely) - age_ns;
+	if (ahead_ns < kbp_sleep_ns_min(&w->goal))
+		next.poll = true;
+	else
+		next.sleep_ns = ahead_ns - w->goal.wake_ns;
+	return next;
+}

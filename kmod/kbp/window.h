@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * How long to poll an attached device after its last packet, and when again:
+ * pure decisions, no kernel state. kmod/tests builds this file with the host's
+ * compiler.
+ *
+ * A gap is the time from one poll that found packets to the next packet. What a
+ * device's gaps have been like says at which age of a gap its end is likely.
+ * There we poll; at all other ages the interrupt is armed and the thread sleeps,
+ * until the interrupt, or until a timer a little before the next likely age. So
+ * bursts are polled through, periodic packets are met on time, and a silent
+ * device costs nothing.
+ *
+ * What polling is worth is a price: nanoseconds of empty polling that one packet
+ * found by it may cost. It is never less than what a sleep and a wake-up cost
+ * the CPU, because up to there polling is the cheaper way to wait. Above that it
+ * is the lowest price that finds as many packets as were asked for, within the
+ * CPU time that was given for it. What was given and not used is saved, for a
+ * second: a burst may spend what the silence before it left.
+ */
+#ifndef KBP_WINDOW_H
+#define KBP_WINDOW_H
+
+#ifdef __KERNEL__
+#include <linux/types.h>
+#else
+#include <stdbool.h>
+#include <stdint.h>
+typedef uint32_t u32;
+typedef uint64_t u64;
+#endif
+
+/* What may be saved: the budget of this time. */
+#define KBP_SAVING_NS		1000000000ULL
+
+/* Gaps are told apart by a sixteenth of their octave, from 1 us to 1 s. */
+#define KBP_GAP_SHIFT		10
+#define KBP_GAP_OCTAVES		20
+#define KBP_GAP_PARTS_SHIFT	4
+#define KBP_GAP_PARTS		(1 << KBP_GAP_PARTS_SHIFT)
+/* The first has all shorter gaps, the last all longer ones. */
+#define KBP_GAP_BUCKETS		(KBP_GAP_OCTAVES * KBP_GAP_PARTS + 2)
+#define KBP_GAP_WORDS		((KBP_GAP_BUCKETS + 63) / 64)
+
+/* What the window is to achieve. */
+struct kbp_window_goal {
+	u64 wake_ns;		/* latency of a wake-up: what a missed packet waits */
+	u64 cycle_ns;		/* CPU time that one sleep and wake-up costs */
+	u32 found_permille;	/* packets to be found by polling */
+	u32 budget_permille;	/* CPU time for empty polls that find nothing, or too dear */
+};
+
+/* What a price buys. */
+struct kbp_window_yield {
+	u64 gaps;		/* weight of all gaps */
+	u64 found;		/* of those whose end is polled */
+	u64 time;		/* weight x ns: all gaps */
+	u64 polled;		/* of it, time that is polled */
+};
+
+struct kbp_window {
+	struct kbp_window_goal goal;
+	u32 count[KBP_GAP_BUCKETS];	/* weight, halved now and then */
+	u32 total;
+	u32 fresh;			/* gaps since the plan was made */
+	u64 saved_ns;			/* CPU time that was given and not used */
+	u64 poll[KBP_GAP_WORDS];	/* the plan: a bit for each bucket */
+	u64 price_ns;			/* the price that made it */
+	/*
+	 * The search for the next price: levels below low are too cheap, from
+	 * high on they are enough or too dear.
+	 */
+	bool searching;
+	u32 low;
+	u32 high;
+};
+
+struct kbp_window_next {
+	bool poll;
+	u64 sleep_ns;		/* if it doesn't poll; 0: until the interrupt */
+};
+
+void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);
+void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns);
+bool kbp_window_plan(struct kbp_window *w);
+struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns);
+
+#endif /* KBP_WINDOW_H */

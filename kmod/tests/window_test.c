@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * window.c on simulated traffic: against a slow model that tries every price, and
+ * against fixed windows. The seed is printed; KBP_SEED repeats a run.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kbp/window.h"
+
+#define GAPS_MAX	40000
+#define POLL_NS		500
+#define WAKE_NS		8000
+#define CYCLE_NS	6000
+
+static const struct kbp_window_goal goal = {
+	.wake_ns = WAKE_NS,
+	.cycle_ns = CYCLE_NS,
+	.found_permille = 995,
+	.budget_permille = 250,
+};
+
+static u64 rnd_state;
+
+/* splitmix64 */
+static u64 rnd(void)
+{
+	u64 z = (rnd_state += 0x9e3779b97f4a7c15ULL);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+	return z ^ (z >> 31);
+}
+
+static double uniform(void)
+{
+	return (double)(rnd() >> 11) * 0x1p-53;
+}
+
+static double exponential(double mean)
+{
+	return -mean * log(1 - uniform());
+}
+
+static void fail(const char *what, const char *traffic)
+{
+	fprintf(stderr, "window: %s: %s\n", traffic, what);
+	exit(1);
+}
+
+/* ---- traffic: gaps between packets, ns ---- */
+
+static u64 gaps[GAPS_MAX];
+static int gaps_count;
+
+static void add(double gap_ns)
+{
+	if (gaps_count < GAPS_MAX)
+		gaps[gaps_count++] = gap_ns < 1 ? 1 : (u64)gap_ns;
+}
+
+static void periodic(int packets, double period_ns, double jitter_ns)
+{
+	while (packets--)
+		add(period_ns + jitter_ns * (2 * uniform() - 1));
+}
+
+static void poisson(int packets, double mean_ns)
+{
+	while (packets--)
+		add(exponential(mean_ns));
+}
+
+/* Trains of packets, with a pause of random length after each. */
+static void bursts(int trains, int packets, double gap_ns, double pause_ns)
+{
+	int i;
+
+	while (trains--) {
+		for (i = 1; i < packets; i++)
+			add(gap_ns * (0.5 + uniform()));
+		add(exponential(pause_ns));
+	}
+}
+
+/* ---- what a window makes of it ---- */
+
+struct outcome {
+	double p99_ns;		/* what a packet waits for a wake-up */
+	double cpu;		/* share of time: empty polls and wake-ups */
+	double polled;		/* share of time: empty polls */
+	double interrupts;	/* a packet */
+};
+
+static u64 waits[GAPS_MAX];
+
+static int compare(const void *a, const void *b)
+{
+	u64 x = *(const u64 *)a, y = *(const u64 *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* One gap, and what was spent and waited in it. */
+struct spent {
+	u64 polled_ns;
+	u64 cycles;
+	u64 wait_ns;
+	bool interrupt;
+};
+
+static struct spent gap_fixed(u64 window_ns, u64 gap_ns)
+{
+	if (gap_ns <= window_ns)
+		return (struct spent) { .polled_ns = gap_ns };
+	return (struct spent) { .polled_ns = window_ns, .cycles = 1,
+			       .wait_ns = WAKE_NS, .interrupt = true };
+}
+
+static struct spent gap_learned(struct kbp_window *w, u64 gap_ns)
+{
+	struct spent spent = {};
+	struct kbp_window_next next;
+	u64 age_ns = 0, until_ns;
+
+	for (;;) {
+		next = kbp_window_next(w, age_ns);
+		if (next.poll) {
+			if (gap_ns <= age_ns + POLL_NS) {
+				spent.polled_ns += gap_ns > age_ns ?
+						   gap_ns - age_ns : 0;
+				break;
+			}
+			spent.polled_ns += POLL_NS;
+			age_ns += POLL_NS;
+			kbp_window_plan(w);
+			continue;
+		}
+		spent.cycles++;
+		until_ns = age_ns + next.sleep_ns;
+		if (!next.sleep_ns || gap_ns <= until_ns) {
+			spent.interrupt = true;
+			spent.wait_ns = WAKE_NS;
+			break;
+		}
+		age_ns = until_ns + WAKE_NS;
+		if (gap_ns <= age_ns) {
+			spent.wait_ns = age_ns - gap_ns;
+			break;
+		}
+	}
+	kbp_window_gap(w, gap_ns, spent.polled_ns);
+	kbp_window_plan(w);
+	return spent;
+}
+
+/* @window: NULL for a fixed one of @fixed_ns. The first tenth is for learning. */
+static struct outcome play(struct kbp_window *window, u64 fixed_ns)
+{
+	int i, count = 0, skip = gaps_count / 10;
+	double time = 0, polled = 0, cycles = 0, interrupts = 0;
+	struct spent spent;
+
+	for (i = 0; i < gaps_count; i++) {
+		spent = window ? gap_learned(window, gaps[i]) :
+				 gap_fixed(fixed_ns, gaps[i]);
+		if (i < skip)
+			continue;
+		waits[count++] = spent.wait_ns;
+		time += gaps[i];
+		polled += spent.polled_ns;
+		cycles += spent.cycles;
+		interrupts += spent.interrupt;
+	}
+	qsort(waits, count, sizeof(*waits), compare);
+	return (struct outcome) {
+		.p99_ns = waits[(int)(count * 0.99)],
+		.polled = polled / time,
+		.cpu = (polled + cycles * CYCLE_NS) / time,
+		.interrupts = interrupts / count,
+	};
+}
+
+static struct outcome learn(const char *traffic)
+{
+	static struct kbp_window window;
+	struct outcome o;
+
+	kbp_window_init(&window, &goal);
+	o = play(&window, 0);
+	printf("%-36s p99 %5.0f ns, CPU %5.1f %%, empty polls %5.1f %%, %.3f interrupts a packet\n",
+	       traffic, o.p99_ns, o.cpu * 100, o.polled * 100, o.interrupts);
+	return o;
+}
+
+/*
+ * Packets that come when they are expected are met by polling, for a quarter of
+ * the time at most, and without an interrupt.
+ */
+static void test_expected(const char *traffic)
+{
+	struct outcome o = learn(traffic);
+
+	if (o.p99_ns > 0)
+		fail("more than 1 % of the packets wait for a wake-up", traffic);
+	if (o.polled > 0.25)
+		fail("more than a quarter of the time is polled", traffic);
+	if (o.interrupts > 0.01)
+		fail("more than 1 % of the packets interrupt", traffic);
+}
+
+/* No fixed window may be better in both the 99th percentile and CPU time. */
+static void test_against_fixed(const char *traffic)
+{
+	struct outcome o = learn(traffic), fixed;
+	double window_ns;
+
+	for (window_ns = 500; window_ns < 2e9; window_ns *= 1.1) {
+		fixed = play(NULL, (u64)window_ns);
+		if (fixed.p99_ns >= o.p99_ns || fixed.cpu >= o.cpu)
+			continue;
+		printf("%.0f ns: p99 %.0f ns, CPU %.1f %%\n", window_ns,
+		       fixed.p99_ns, fixed.cpu * 100);
+		fail("a fixed window is better", traffic);
+	}
+	if (o.polled > 0.25 + (double)CYCLE_NS * 2 / 20000)
+		fail("it spends more than it was given", traffic);
+}
+
+/* A device that falls silent is polled no more, however it was before. */
+static void test_silence(void)
+{
+	static struct kbp_window window;
+	u64 age_ns, polled_ns = 0;
+	int i;
+
+	kbp_window_init(&window, &goal);
+	for (i = 0; i < gaps_count; i++)
+		gap_learned(&window, gaps[i]);
+	for (age_ns = 0; age_ns < 4000000000ULL; age_ns += 5000)
+		if (kbp_window_next(&window, age_ns).poll)
+			polled_ns += 5000;
+	if (polled_ns > 1000000000ULL)
+		fail("it polls a silent device", "silence");
+	if (kbp_window_next(&window, 1ULL << 40).poll ||
+	    kbp_window_next(&window, 1ULL << 40).sleep_ns)
+		fail("there is no end to it", "silence");
+}
+
+/* ---- the plan against a slow model ---- */
+
+/* The bucket of an age, by the definition: a sixteenth of its octave. */
+static u64 model_edge(u64 ns)
+{
+	u64 octave = 1024;
+
+	if (ns < 1024)
+		return 0;
+	while (octave * 2 <= ns)
+		octave *= 2;
+	return octave + (ns - octave) / (octave / 16) * (octave / 16);
+}
+
+/* Is what next() says the same within a bucket, and sensible at its end? */
+static void test_next(void)
+{
+	static struct kbp_window window;
+	struct kbp_window_next next, edge;
+	u64 age_ns;
+	int i;
+
+	kbp_window_init(&window, &goal);
+	for (i = 0; i < gaps_count; i++)
+		gap_learned(&window, gaps[i]);
+	for (i = 0; i < 20000; i++) {
+		age_ns = (u64)exp(uniform() * log(2e9));
+		next = kbp_window_next(&window, age_ns);
+		edge = kbp_window_next(&window, model_edge(age_ns));
+		if (edge.poll && !next.poll)
+			fail("it stops polling within a bucket", "next");
+		if (next.poll || !next.sleep_ns)
+			continue;
+		/* The timer ends the sleep when it is time to poll. */
+		if (!kbp_window_next(&window, age_ns + next.sleep_ns +
+					      WAKE_NS).poll)
+			fail("it wakes for nothing", "next");
+		if (next.sleep_ns < CYCLE_NS)
+			fail("a sleep that costs more than it saves", "next");
+		/* And not later than that. */
+		if (kbp_window_next(&window, age_ns + next.sleep_ns / 2).poll &&
+		    next.sleep_ns / 2 > WAKE_NS + CYCLE_NS)
+			fail("it sleeps through likely ages", "next");
+	}
+}
+
+static void draw_traffic(void)
+{
+	double scale_ns = exp(log(2e3) + uniform() * log(1e4));
+
+	gaps_count = 0;
+	switch (rnd() % 4) {
+	case 0:
+		periodic(2000, scale_ns, scale_ns * uniform() / 4);
+		break;
+	case 1:
+		poisson(2000, scale_ns);
+		break;
+	case 2:
+		bursts(40, 50, scale_ns, scale_ns * 100 * uniform());
+		break;
+	default:
+		periodic(700, scale_ns, scale_ns / 50);
+		poisson(700, scale_ns * 8 * uniform());
+		bursts(20, 30, scale_ns / 3, scale_ns * 30);
+	}
+}
+
+int main(void)
+{
+	const char *chosen = getenv("KBP_SEED");
+	u64 seed = chosen ? strtoull(chosen, NULL, 0) : 20261122;
+	static const double means_ns[] = { 20e3, 50e3, 100e3, 300e3, 1e6, 10e6 };
+	char name[64];
+	unsigned int i;
+
+	printf("window: seed %llu\n", (unsigned long long)seed);
+	rnd_state = seed;
+
+	/* Paper 001, table 2: 512 and 1518 bytes at 80 Mbps; and slower ones. */
+	gaps_count = 0;
+	periodic(20000, 53200, 1000);
+	test_expected("a packet every 53.2 us");
+	gaps_count = 0;
+	periodic(20000, 153800, 1000);
+	test_expected("a packet every 153.8 us");
+	gaps_count = 0;
+	periodic(10000, 1e6, 20e3);
+	test_expected("a packet every ms");
+	gaps_count = 0;
+	for (i = 0; i < 5000; i++) {
+		periodic(2, 30e3, 1e3);
+		periodic(1, 20e6, 50e3);
+	}
+	test_expected("three packets every 20 ms");
+	gaps_count = 0;
+	bursts(100, 300, 20e3, 30e6);
+	test_expected("bursts of 300 packets");
+
+	for (i = 0; i < sizeof(means_ns) / sizeof(*means_ns); i++) {
+		gaps_count = 0;
+		poisson(GAPS_MAX, means_ns[i]);
+		snprintf(name, sizeof(name), "Poisson, %.0f us on average",
+			 means_ns[i] / 1e3);
+		test_against_fixed(name);
+	}
+	gaps_count = 0;
+	bursts(600, 50, 20e3, 5e6);
+	test_against_fixed("bursts of 50 packets");
+	gaps_count = 0;
+	for (i = 0; i < 8; i++) {
+		periodic(2000, 1e6, 5e3);
+		poisson(1000, 100e3);
+		bursts(40, 50, 20e3, 5e6);
+	}
+	test_against_fixed("one after the other");
+
+	for (i = 0; i < 50; i++) {
+		draw_traffic();
+		test_next();
+		test_silence();
+	}
+	printf("window: ok\n");
+	return 0;
+}
