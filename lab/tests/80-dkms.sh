@@ -35,7 +35,7 @@ signed() {
 		signer=$(modinfo -k "$1" -F signer "$module")
 		[ "$signer" = "$OWNER" ] || lab_fail "$module for $1 is signed by '$signer'"
 	done
-	readelf --wide --sections "$(modinfo -k "$1" -F filename kbp)" | grep -q ' \.klp\.rela\.vmlinux\.text ' ||
+	readelf --wide --sections "$(modinfo -k "$1" -F filename kbp)" | grep -q ' \.klp\.rela\.vmlinux\.\.text ' ||
 		lab_fail "the module for $1 has lost its livepatch relocations"
 }
 
