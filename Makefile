@@ -27,7 +27,7 @@ help:
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
-	@echo 'make test-packages  the Debian packages in a Debian that reboots into a new kernel, about PKGTIME; once, as root'
+	@echo 'make test-packages  the Debian packages in a Debian that reboots into a new kernel, as root; takes long'
 	@echo 'make check-abi      kernel images: is what the live patch replaces still all there is? KERNELS=... for some'
 	@echo 'make torture-short  random actions under traffic on: $(TORTURE_KERNELS), and on the debug kernel if it is built'
 	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'

@@ -103,7 +103,8 @@ install_packages() {
 	VERSION=$(dpkg-query -W -f '${Version}' kbp-dkms)
 	refused 5.10.0-1-amd64 CONFIG_LIVEPATCH=y
 	refused 6.1.0-1-amd64 CONFIG_X86_64=y
-	! make -C "/usr/src/kbp-$VERSION" KDIR=/lib/modules/6.1.0-1-amd64/build 2> "$OUT/refused" || lab_fail "it was built"
+	cp -r "/usr/src/kbp-$VERSION" /tmp/source
+	! make -C /tmp/source KDIR=/lib/modules/6.1.0-1-amd64/build 2> "$OUT/refused" || lab_fail "it was built"
 	grep "was built without CONFIG_LIVEPATCH;" "$OUT/refused" || lab_fail "make said this: $(cat "$OUT/refused")"
 	rm -r /lib/modules/5.10.0-1-amd64 /lib/modules/6.1.0-1-amd64
 	lab_done refuse
