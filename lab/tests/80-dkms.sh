@@ -52,9 +52,9 @@ refused() {
 	grep -q BUILD_EXCLUSIVE "$OUT/refused" || lab_fail "that does not say why"
 }
 
-# Requested and active, without what is another one after each boot.
+# Requested and active, without counters and what is another one after each boot.
 state() {
-	kbp show --json | sed 's/"[a-z_]*id":[0-9]*,\{0,1\}//g; s/"irq":[0-9]*,\{0,1\}//g'
+	kbp show --json | sed 's/"stats":{[^}]*},\{0,1\}//g; s/"[a-z_]*id":[0-9]*,\{0,1\}//g; s/"irq":[0-9]*,\{0,1\}//g'
 }
 
 # served NAME: packets come through the poller, and none of them through a softirq of its CPU. A host that is busy with
