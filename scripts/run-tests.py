@@ -10,7 +10,7 @@
 
 A lab test says in its first lines which machine it wants and where it runs:
 
-    # lab: --cpus 4 --nics 2 --clock virtual    arguments for `kbp lab run`
+    # lab: --cpus 4 --nics 2 --clock virtual    arguments for `kbp lab run`; {image} is the kernel's boot image
     # kernels: all                              `make test-kernels` runs it on every kernel
     # kernels: 6.1 6.12                         or on these
     # kernels: wide                             or only with WIDE=1, on every kernel asked for
@@ -174,15 +174,27 @@ def run_lab_test(script, kernel, out):
     command = [str(release / "kbp"), "lab", "run", str(relative)]
     if not has_root(script):
         command += ["--kernel", kernel, "--module", "kmod"]
-        for binary in ("kbp", "kbp-fuzz"):
+        for binary in ("kbp", "kbp-fuzz", "kbp-xdp"):
             command += ["--file", f"{release / binary}:/usr/bin/{binary}"]
-    command += [*shlex.split(header(script, "lab")), "--out", str(out)]
+    arguments = header(script, "lab")
+    if "{image}" in arguments:
+        arguments = arguments.replace("{image}", boot_image(kernel))
+    command += [*shlex.split(arguments), "--out", str(out)]
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     text = done.stdout.decode("utf-8", errors="replace")
     (out / "log").write_text(f"$ {shlex.join(command)}\n{text}", encoding="utf-8")
     return done.returncode, text
+
+
+def boot_image(kernel):
+    """The path of a kernel's boot image, which is fetched if need be; empty if there is none."""
+    kbp = str(release_dir() / "kbp")
+    subprocess.run([kbp, "lab", "fetch", kernel], cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run([kbp, "lab", "list", "--json"], cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    listed = json.loads(done.stdout or b"[]")
+    return next((shlex.quote(entry["image"]) for entry in listed if entry["id"] == kernel and entry["image"]), "")
 
 
 def release_dir():

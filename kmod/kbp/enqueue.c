@@ -77,8 +77,8 @@ static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
  */
 bool kbp_enqueue(struct napi_struct *n)
 {
+	bool taken = false, threaded;
 	struct kbp_poller *p, *local;
-	bool taken = false;
 	struct kbp_napi *a;
 
 	if (likely(!__this_cpu_read(kbp_engaged)))
@@ -92,12 +92,12 @@ bool kbp_enqueue(struct napi_struct *n)
 	local = rcu_dereference(*this_cpu_ptr(&kbp_poller));
 	a = kbp_napi_lookup(n);
 	p = a ? a->poller : local;
-	/* A NAPI that the user gave a thread of its own stays with that. */
-	if (p && (a || (p->config.owns == KBP_OWNS_ALL &&
-			!test_bit(NAPI_STATE_THREADED, &n->state))))
+	threaded = kbp_has_thread(n);
+	if (unlikely(threaded && a))
+		WRITE_ONCE(a->served, false);
+	if (p && !threaded && (a || p->config.owns == KBP_OWNS_ALL))
 		taken = kbp_poller_enqueue(p, n, a);
-	if (!taken && local && unlikely(READ_ONCE(local->stuck)) &&
-	    !test_bit(NAPI_STATE_THREADED, &n->state))
+	if (!taken && local && unlikely(READ_ONCE(local->stuck)) && !threaded)
 		taken = kbp_relay(local, n);
 	rcu_read_unlock();
 	return taken;

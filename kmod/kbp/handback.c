@@ -397,7 +397,8 @@ static void kbp_sweep(struct kbp_poller *p, struct list_head *back)
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		n = READ_ONCE(a->napi);
-		if (n && kbp_napi_listed(a->dev, n) && napi_schedule_prep(n))
+		if (n && kbp_napi_listed(a->dev, n) && !kbp_has_thread(n) &&
+		    napi_schedule_prep(n))
 			list_add_tail(&n->poll_list, back);
 	}
 	rcu_read_unlock();

@@ -153,6 +153,9 @@ struct kbp_poller {
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is attached */
+	bool lacking;			/* somebody else has what it could hold */
+	bool letting_go;		/* somebody may wait for what it holds */
+	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
 	bool bh_off;			/* softirqs of its CPU can't run */
 
 	struct kbp_poller_backlog backlog;
@@ -241,6 +244,16 @@ static inline bool kbp_is_bound(const struct napi_struct *n)
 	return test_bit(NAPI_STATE_NO_BUSY_POLL, &n->state);
 }
 
+/*
+ * Did the user give @n a thread of its own (threaded NAPI), before it was attached
+ * or since? Then that serves it: nobody else may poll what a thread may poll, and
+ * the kernel waits for an idle instance, or for that thread, to end it.
+ */
+static inline bool kbp_has_thread(const struct napi_struct *n)
+{
+	return test_bit(NAPI_STATE_THREADED, &n->state);
+}
+
 /* Has softirq what the poller is to have, until its thread runs again? */
 static inline bool kbp_is_relieved(const struct kbp_poller *p)
 {
@@ -253,6 +266,8 @@ static inline bool kbp_is_relieved(const struct kbp_poller *p)
 bool kbp_round(struct kbp_poller *p);
 bool kbp_round_attached(struct kbp_poller *p);
 void kbp_hold_all(struct kbp_poller *p);
+bool kbp_lacks(const struct kbp_poller *p);
+void kbp_claim_all(struct kbp_poller *p);
 void kbp_release_all(struct kbp_poller *p);
 
 /* poller.c: the thread, and its life */
@@ -294,6 +309,8 @@ void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event);
 void kbp_napi_leave(struct kbp_napi *a);
 void kbp_napi_up(struct kbp_napi *a);
 void kbp_napi_kick(struct kbp_napi *a);
+bool kbp_napi_is_lacking(const struct kbp_napi *a);
+void kbp_napi_claim(struct kbp_napi *a);
 struct net_device *kbp_dev_by_napi_id(struct net *net, u32 napi_id);
 void kbp_engage_update(void);
 int kbp_napi_init(void);

@@ -165,6 +165,40 @@ void kbp_napi_kick(struct kbp_napi *a)
 	local_bh_enable();
 }
 
+/**
+ * kbp_napi_is_lacking() - could the poller hold an instance, and does not?
+ * @a: the attachment
+ *
+ * Context: RCU reader.
+ * Return: false also while its driver has disabled it, and while the user's
+ * thread is to serve it.
+ */
+bool kbp_napi_is_lacking(const struct kbp_napi *a)
+{
+	struct napi_struct *n = READ_ONCE(a->napi);
+
+	if (READ_ONCE(a->hold) != KBP_HOLD_FREE || READ_ONCE(a->leaving) ||
+	    !n || !kbp_napi_listed(a->dev, n))
+		return false;
+	return !(READ_ONCE(n->state) & (NAPIF_STATE_DISABLE |
+					NAPIF_STATE_NPSVC |
+					NAPIF_STATE_THREADED));
+}
+
+/**
+ * kbp_napi_claim() - poll an attached NAPI once, if nobody else polls it now
+ * @a: the attachment
+ *
+ * Context: RCU reader, interrupts on.
+ */
+void kbp_napi_claim(struct kbp_napi *a)
+{
+	/* Who has it would be told to poll once more, and keep it all the same. */
+	if (kbp_napi_is_lacking(a) &&
+	    !test_bit(NAPI_STATE_SCHED, &READ_ONCE(a->napi)->state))
+		kbp_napi_kick(a);
+}
+
 /* Enter the instance that @a stands for now. RCU reader, kbp_mutex. */
 static void kbp_napi_bind(struct kbp_napi *a, struct napi_struct *n)
 {
@@ -176,6 +210,9 @@ static void kbp_napi_bind(struct kbp_napi *a, struct napi_struct *n)
 	kbp_napi_table_count++;
 	kbp_engage_update();
 	kbp_napi_kick(a);
+	/* It may be a socket's that busy-polls, which tells nobody when it ends. */
+	if (a->poller->task)
+		wake_up_process(a->poller->task);
 }
 
 /* Take an instance back from its poller; false if it is polled just now. */
@@ -287,7 +324,7 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 		*why = "this NAPI instance is attached already; detach it first";
 		return ERR_PTR(-EEXIST);
 	}
-	if (test_bit(NAPI_STATE_THREADED, &n->state)) {
+	if (kbp_has_thread(n)) {
 		*why = "threaded NAPI is on for this interface; turn it off first";
 		return ERR_PTR(-EBUSY);
 	}
@@ -413,6 +450,8 @@ static void kbp_napi_follow(struct kbp_napi *a)
 	if (lost && kbp_napi_listed(a->dev, a->napi) &&
 	    a->napi->napi_id == a->napi_id)
 		lost = false;
+	if (served && !lost)
+		kbp_napi_claim(a);
 	n = served && (lost || !a->napi) ? kbp_napi_now(a) : NULL;
 	/* Another attachment may have it, for example by its id. */
 	found = n && (n == a->napi || !kbp_napi_lookup(n));

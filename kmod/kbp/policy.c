@@ -115,3 +115,12 @@ void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns)
 	duty->stretch_ns = 0;
 	duty->last_ns = now_ns;
 }
+
+/**
+ * kbp_lets_go() - should held devices have their interrupts for a moment?
+ * @locked_ns: for how long the lock has been taken whenever we looked; 0: it is free
+ */
+bool kbp_lets_go(u64 locked_ns)
+{
+	return locked_ns % (KBP_WAITER_NS + KBP_LET_GO_NS) >= KBP_WAITER_NS;
+}

@@ -46,6 +46,16 @@ typedef uint64_t u64;
 /* How long a SCHED_OTHER poller that shares its CPU sleeps at most. */
 #define KBP_SHARE_NS		1000000ULL
 
+/*
+ * A driver that starts its card anew may wait until nobody polls it, with the
+ * kernel's lock of all network configuration held, and without a word to us. If
+ * that lock has been taken for KBP_WAITER_NS, held devices get their interrupts
+ * back for KBP_LET_GO_NS, long enough for somebody who looks every few
+ * milliseconds; and so on until it is free.
+ */
+#define KBP_WAITER_NS		100000000ULL
+#define KBP_LET_GO_NS		25000000ULL
+
 enum kbp_step {
 	KBP_STEP_POLL,		/* poll on */
 	KBP_STEP_NAP,		/* rest, interrupts stay masked */
@@ -78,6 +88,7 @@ struct kbp_next {
 	bool fifo;		/* run as SCHED_FIFO from now on */
 };
 
+bool kbp_lets_go(u64 locked_ns);
 struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 			      const struct kbp_view *view);
 void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns);

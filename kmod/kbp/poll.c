@@ -100,23 +100,29 @@ static struct napi_struct *kbp_next_todo(struct kbp_poller *p, enum kbp_list lis
 	return n;
 }
 
-/* A scheduled NAPI that is not done: to the end of its list, or to softirq. */
+/*
+ * A scheduled NAPI that is not done: to the end of its list, to softirq, or to the
+ * thread that the user has given it meanwhile.
+ */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 			  struct kbp_napi *a, bool again)
 {
+	bool threaded = again && kbp_has_thread(n);
 	bool relieved;
 
 	raw_spin_lock_irq(&p->lock);
 	p->cur = NULL;
 	relieved = kbp_is_relieved(p) || p->closing;
-	if (again && relieved) {
+	if (again && !threaded && relieved) {
 		kbp_stock_add(this_cpu_ptr(&softnet_data), n);
 		kbp_count(&p->stats, handed_napis, 1);
-	} else if (again) {
+	} else if (again && !threaded) {
 		kbp_put(p, n, a);
 	}
 	raw_spin_unlock(&p->lock);
-	if (again && relieved)
+	if (threaded)
+		kbp_schedule(n);
+	else if (again && relieved)
 		kbp_stock_raise();
 	local_irq_enable();
 }
@@ -133,12 +139,19 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	int work;
 
 	if (a)
-		WRITE_ONCE(a->served, true);
+		WRITE_ONCE(a->served, !kbp_has_thread(n));
 	again = kbp_poll_scheduled(n, budget, &work);
 	trace_kbp_poll(n, work, budget, false);
 	kbp_count_poll(p, a, work);
 	kbp_done_todo(p, n, a, again);
 	return work;
+}
+
+/* Nobody waits for its end: not its driver, not the thread the user gave it. */
+static bool kbp_is_holdable(const struct napi_struct *n)
+{
+	return !(READ_ONCE(n->state) & (NAPIF_STATE_DISABLE |
+					NAPIF_STATE_THREADED));
 }
 
 /*
@@ -150,8 +163,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	struct napi_struct *n = a->napi;
 	int work = 0;
 
-	if (likely(!napi_disable_pending(n) && !READ_ONCE(a->leaving) &&
-		   !p->resting)) {
+	if (likely(kbp_is_holdable(n) && !READ_ONCE(a->leaving) &&
+		   !p->resting && !p->letting_go)) {
 		work = kbp_poll_held(n);
 		trace_kbp_poll(n, work, n->weight, true);
 		kbp_count_poll(p, a, work);
@@ -177,8 +190,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
 	return a && a->mode == KBP_MODE_BUSY && !p->resting &&
-	       !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
-	       !napi_disable_pending(a->napi);
+	       !p->letting_go && !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
+	       kbp_is_holdable(a->napi);
 }
 
 /* From now on the instance is ours and its device polled, not waited for. */
@@ -394,5 +407,46 @@ void kbp_hold_all(struct kbp_poller *p)
 	list_for_each_entry_rcu(a, &p->napis, link)
 		if (!READ_ONCE(a->leaving))
 			kbp_napi_kick(a);
+	rcu_read_unlock();
+}
+
+/**
+ * kbp_lacks() - is a device attached that somebody else polls, or nobody?
+ * @p: the poller
+ *
+ * A socket that busy-polls takes an instance where the poller lets go of it, for a
+ * rest, and where interrupts are put off, none ever comes for us. So a poller that
+ * lacks one does not sleep: kbp_claim_all().
+ */
+bool kbp_lacks(const struct kbp_poller *p)
+{
+	const struct kbp_napi *a;
+	bool lacks = false;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (kbp_napi_is_lacking(a)) {
+			lacks = true;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return lacks;
+}
+
+/**
+ * kbp_claim_all() - hold every attached device that nobody polls at this moment
+ * @p: the poller
+ *
+ * A socket lets go of the instance between two calls of its program; the poller
+ * asks in each of its rounds, which are far shorter than those calls.
+ */
+void kbp_claim_all(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link)
+		kbp_napi_claim(a);
 	rcu_read_unlock();
 }

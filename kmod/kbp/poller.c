@@ -9,6 +9,7 @@
  */
 #include <linux/kthread.h>
 #include <linux/livepatch.h>
+#include <linux/rtnetlink.h>
 #include <linux/sched/stat.h>
 #include <linux/slab.h>
 #include <uapi/linux/sched/types.h>
@@ -70,8 +71,11 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 	pending = pending || (wake != KBP_WAKE_NONE &&
 			      READ_ONCE(p->backlog.hold) == KBP_BACKLOG_ARMED &&
 			      kbp_backlog_is_waiting(p)) ||
-		  /* Pairs with wake_up_process() in kbp_backlog_set(). */
-		  (!rest_ns && kbp_backlog_is_attached(p));
+		  /*
+		   * Pairs with wake_up_process() in kbp_backlog_set() and
+		   * kbp_napi_bind().
+		   */
+		  (!rest_ns && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
 
 	if (!pending && !kthread_should_stop()) {
 		if (rest_ns)
@@ -201,6 +205,16 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 	kbp_duty_rested(&p->duty, p->last_ns, slept_ns);
 }
 
+/* See KBP_WAITER_NS. */
+static void kbp_look_for_waiter(struct kbp_poller *p)
+{
+	u64 now_ns = ktime_get_ns();
+
+	if (!rtnl_is_locked())
+		p->unlocked_ns = now_ns;
+	p->letting_go = kbp_lets_go(now_ns - p->unlocked_ns);
+}
+
 /* Once a tick: tell RCU that this thread, which never blocks, holds nothing. */
 static void kbp_quiescent(struct kbp_poller *p)
 {
@@ -212,6 +226,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	preempt_enable();
 	cond_resched_tasks_rcu_qs();
 	kbp_look_for_replacement();
+	kbp_look_for_waiter(p);
 }
 
 /* It runs again after the watchdog relieved it: take everything back. */
@@ -233,7 +248,8 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	view->work = work || kbp_backlog_has_packets(p) ||
 		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 		     !list_empty(&p->todo[KBP_LIST_OWNED]);
-	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p);
+	p->lacking = kbp_lacks(p);
+	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p) || p->lacking;
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->patching = klp_patch_pending(current);
@@ -293,12 +309,15 @@ static int kbp_thread(void *data)
 
 	p->last_ns = ktime_get_ns();
 	p->duty.last_ns = p->last_ns;
+	p->unlocked_ns = p->last_ns;
 	while (!kthread_should_stop()) {
 		if (unlikely(READ_ONCE(p->state) == KBP_STATE_HANDED_BACK))
 			kbp_resume(p);
 		do {
 			work = kbp_round(p);
 			WRITE_ONCE(p->beat, p->beat + 1);
+			if (unlikely(p->lacking) && !p->letting_go)
+				kbp_claim_all(p);
 			if (!work)
 				kbp_pause();
 		} while (kbp_may_spin(p, work));

@@ -164,6 +164,28 @@ static void test_life(void)
 	}
 }
 
+/* Against a clock that is looked at every millisecond: armed for 25 ms after each 100. */
+static void test_letting_go(void)
+{
+	u64 held_ns = 0, armed_ns = 0, now_ns;
+
+	if (kbp_lets_go(0))
+		fail("lets go though nobody waits", 0);
+	for (now_ns = 0; now_ns < 10000000000ULL; now_ns += 1000000) {
+		if (!kbp_lets_go(now_ns)) {
+			if (armed_ns && armed_ns < KBP_LET_GO_NS)
+				fail("armed for too short a time", now_ns);
+			armed_ns = 0;
+			held_ns += 1000000;
+		} else {
+			if (held_ns && held_ns != KBP_WAITER_NS)
+				fail("held for another time", now_ns);
+			held_ns = 0;
+			armed_ns += 1000000;
+		}
+	}
+}
+
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -175,6 +197,7 @@ int main(void)
 	test_share(true);
 	test_share(false);
 	test_short_tasks();
+	test_letting_go();
 	for (life = 0; life < LIVES; life++)
 		test_life();
 	printf("policy: ok\n");

@@ -64,8 +64,8 @@ pub fn driver(ifname: &str) -> Result<Option<String>, HostError> {
 }
 
 /// Whether a virtual interface has a NAPI instance for each of its receive queues. Of those that Debian's kernels
-/// have it is the veth, while it merges what it receives; an XDP program switches that on too. Tunnels have instances
-/// as well, but one for each CPU, which must stay there (`gro_cells`).
+/// have it is the veth, while it merges what it receives. With an XDP program alone it has them too, which nothing that
+/// is asked here shows. Tunnels have instances as well, but one for each CPU, which must stay there (`gro_cells`).
 pub fn has_queue_napis(ifname: &str) -> Result<bool, HostError> {
     match driver(ifname)?.as_deref() {
         Some("veth") => offload(ifname, Offload::Receive),

@@ -12,6 +12,7 @@
 //!   [`setting`] for single files, [`placed`] for other kernel threads, and [`process`] says who did it.
 //! * [`setup`], [`setup_read`]: pollers and attachments as a file has them that outlives a restart; [`requested`] finds
 //!   out what it is to say, [`restore`] makes it so with the plans above, [`card`] knows a card again.
+//! * [`companions`]: what else wants the NAPI instances of an interface, and what is said of that.
 //! * [`napi_netlink`], [`ethtool`]: what the kernel says about NAPI instances and interfaces.
 //! * [`module`], [`check`], [`overview`]: the kernel module's coming and going, whether it can work
 //!   on this kernel, and what is there now.
@@ -26,6 +27,7 @@ pub mod busy_poll;
 pub mod card;
 pub mod check;
 pub mod client;
+pub mod companions;
 pub mod cpulist;
 pub mod error;
 pub mod ethtool;

@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use crate::client::Client;
+use crate::companions;
 use crate::error::Error;
 use crate::host::Host;
 use crate::irq::QueueVector;
@@ -64,7 +65,8 @@ pub fn overview(host: &Host) -> Result<Overview, Error> {
     let state = state::peek(host)?;
     let napis = client.napis()?;
     let pollers = client.pollers()?;
-    let warnings = moved(host, &state, &napis);
+    let mut warnings = moved(host, &state, &napis);
+    warnings.extend(companions::taken(host, &napis, own));
     let steered = steer::with_active(host, steer::remembered(&state), &pollers, own);
     let napis = napis.into_iter().map(|napi| AttachedNapi {
         irq: irq_of(host, &state, &napi, own),

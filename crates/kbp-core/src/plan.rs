@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::backlog::{self, BacklogPlan};
 use crate::client::Control;
+use crate::companions;
 use crate::error::Error;
 use crate::host::Host;
 use crate::irq::QueueVector;
@@ -396,6 +397,8 @@ impl<'a> Session<'a> {
             plan.interfaces.push(steered);
             return Ok(());
         }
+        companions::check(interface)?;
+        plan.notes.extend(companions::notes(self.host, interface));
         if is_virtual {
             plan.notes.push(format!(
                 "{0} receives through its NAPI instances what an XDP program looks at, or what its peer sends without \

@@ -154,8 +154,9 @@ pub(crate) fn notes(host: &Host, interface: &Interface) -> Vec<String> {
             "sys/class/net/{name}/queues/rx-{queue}/rps_flow_cnt"
         ))
     };
-    let rfs =
-        is_on("proc/sys/net/core/rps_sock_flow_entries") && (0..interface.rx_queues).any(flows);
+    // Only the first network namespace shows the size of the table, which is of all.
+    let table = "proc/sys/net/core/rps_sock_flow_entries";
+    let rfs = (is_on(table) || !host.exists(table)) && (0..interface.rx_queues).any(flows);
     rfs.then(|| {
         format!("{name}: RFS is on (rps_flow_cnt) and sends packets to the CPUs of the programs that read them, not to the poller")
     })

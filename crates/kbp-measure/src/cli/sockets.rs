@@ -122,6 +122,13 @@ pub struct ReceiveArgs {
     /// End this many seconds after the first frame
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// End as soon as this many frames are there
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Have the socket poll the device itself for this many microseconds when it waits (SO_BUSY_POLL, preferred to
+    /// interrupts)
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..))]
+    busy_poll: Option<u32>,
     /// Length of the slices whose rates are compared, ms
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     slice_ms: u64,
@@ -295,6 +302,7 @@ fn receive(args: &ReceiveArgs, json: bool) -> Result<u8> {
                 dev: args.dev.clone(),
                 addr: args.at,
                 burst: args.burst,
+                busy_poll_us: args.busy_poll,
             })?;
             let mut account = Account::new(args.run);
             eprintln!("receiving by {}", technique.name);
@@ -302,7 +310,7 @@ fn receive(args: &ReceiveArgs, json: bool) -> Result<u8> {
             Ok((account, receiver.drops()?))
         });
         let samples = sample(&received, span_ns, args.slice_ms * 1_000_000, || {
-            end.is_finished()
+            end.is_finished() || args.count.is_some_and(|count| received.get() >= count)
         });
         stop.store(true, Ordering::Relaxed);
         let (account, drops) = end.join().map_err(|_| Error::Panicked("receiver"))??;
@@ -511,6 +519,7 @@ fn can_run(args: &TableArgs, technique: &'static Technique) -> Result<()> {
         dev: args.rx_dev.clone(),
         addr: args.to,
         burst: 1,
+        busy_poll_us: None,
     };
     run_at(&place, || technique.receiver(&at).map(drop))
 }

@@ -6,7 +6,7 @@
 //! a loader library would be the larger part. It is attached by a BPF link, which the kernel
 //! takes away with the descriptor: also when this process is killed.
 //!
-//! Not here: the socket ([`super::xdp`]).
+//! Not here: the socket ([`super::xdp`]), and programs that do something else with our frames ([`super::xdp_action`]).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -49,14 +49,15 @@ impl Hook {
 
 // Commands, types and functions of linux/bpf.h.
 const BPF_MAP_CREATE: i64 = 0;
+pub(super) const BPF_MAP_LOOKUP_ELEM: i64 = 1;
 const BPF_MAP_UPDATE_ELEM: i64 = 2;
 const BPF_PROG_LOAD: i64 = 5;
 const BPF_LINK_CREATE: i64 = 28;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
-const BPF_FUNC_REDIRECT_MAP: i32 = 51;
-const XDP_PASS: i32 = 2;
+pub(super) const BPF_FUNC_REDIRECT_MAP: i32 = 51;
+pub(super) const XDP_PASS: i32 = 2;
 
 /// The program at an interface; it is gone when this is dropped.
 #[derive(Debug)]
@@ -71,8 +72,9 @@ pub struct Attached {
 /// When the kernel has no BPF, the driver has no such hook, or another program is there.
 pub fn attach(dev: &str, hook: Hook, socket: &OwnedFd) -> Result<Attached> {
     let failed = |what: &'static str| move |e| Error::sys(what, e);
-    let map = create_map().map_err(failed("make a map of AF_XDP sockets with bpf(2)"))?;
-    put(&map, socket).map_err(failed("put the AF_XDP socket into its map"))?;
+    let map = create_map(BPF_MAP_TYPE_XSKMAP, 4)
+        .map_err(failed("make a map of AF_XDP sockets with bpf(2)"))?;
+    put(&map, socket.as_raw_fd() as u32).map_err(failed("put the AF_XDP socket into its map"))?;
     Ok(Attached {
         _link: link_to(dev, hook, &program(&map))?,
         _map: Some(map),
@@ -91,7 +93,7 @@ pub fn attach_pass(dev: &str, hook: Hook) -> Result<Attached> {
     })
 }
 
-fn link_to(dev: &str, hook: Hook, program: &[Insn]) -> Result<OwnedFd> {
+pub(super) fn link_to(dev: &str, hook: Hook, program: &[Insn]) -> Result<OwnedFd> {
     let program = load(program).map_err(|e| Error::sys("load the XDP program with bpf(2)", e))?;
     let attribute = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
@@ -110,18 +112,19 @@ struct MapCreate {
     max_entries: u32,
 }
 
-fn create_map() -> io::Result<OwnedFd> {
+/// A map with one entry, whose key is 0.
+pub(super) fn create_map(map_type: u32, value_size: u32) -> io::Result<OwnedFd> {
     let attribute = MapCreate {
-        map_type: BPF_MAP_TYPE_XSKMAP,
+        map_type,
         key_size: 4,
-        value_size: 4,
+        value_size,
         max_entries: 1,
     };
     bpf_fd(BPF_MAP_CREATE, &attribute)
 }
 
 #[repr(C)]
-struct MapUpdate {
+struct MapElement {
     map_fd: u32,
     padding: u32,
     key: u64,
@@ -129,16 +132,31 @@ struct MapUpdate {
     flags: u64,
 }
 
-fn put(map: &OwnedFd, socket: &OwnedFd) -> io::Result<()> {
-    let (queue, value) = (0u32, socket.as_raw_fd() as u32);
-    let attribute = MapUpdate {
+/// Puts a descriptor or a number of an interface into a map of [`create_map`].
+pub(super) fn put(map: &OwnedFd, value: u32) -> io::Result<()> {
+    let key = 0u32;
+    let attribute = MapElement {
         map_fd: map.as_raw_fd() as u32,
         padding: 0,
-        key: std::ptr::from_ref(&queue) as u64,
+        key: std::ptr::from_ref(&key) as u64,
         value: std::ptr::from_ref(&value) as u64,
         flags: 0,
     };
     bpf(BPF_MAP_UPDATE_ELEM, &attribute).map(drop)
+}
+
+/// Reads the counter of a map of [`create_map`] with values of eight bytes.
+pub(super) fn counter(map: &OwnedFd) -> io::Result<u64> {
+    let (key, mut value) = (0u32, 0u64);
+    let attribute = MapElement {
+        map_fd: map.as_raw_fd() as u32,
+        padding: 0,
+        key: std::ptr::from_ref(&key) as u64,
+        value: std::ptr::from_mut(&mut value) as u64,
+        flags: 0,
+    };
+    bpf(BPF_MAP_LOOKUP_ELEM, &attribute)?;
+    Ok(value)
 }
 
 #[repr(C)]
@@ -204,14 +222,14 @@ fn bpf_fd<T>(command: i64, attribute: &T) -> io::Result<OwnedFd> {
 /// One instruction of BPF, as the kernel reads it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Insn {
-    code: u8,
+pub(super) struct Insn {
+    pub(super) code: u8,
     registers: u8,
-    offset: i16,
+    pub(super) offset: i16,
     immediate: i32,
 }
 
-fn insn(code: u8, target: u8, source: u8, offset: i16, immediate: i32) -> Insn {
+pub(super) fn insn(code: u8, target: u8, source: u8, offset: i16, immediate: i32) -> Insn {
     Insn {
         code,
         registers: source << 4 | target,
@@ -221,18 +239,18 @@ fn insn(code: u8, target: u8, source: u8, offset: i16, immediate: i32) -> Insn {
 }
 
 // Instruction codes: class, size or operation, and source, as linux/bpf.h composes them.
-const LOAD_U32: u8 = 0x61; // BPF_LDX | BPF_MEM | BPF_W
-const LOAD_U16: u8 = 0x69; // BPF_LDX | BPF_MEM | BPF_H
-const LOAD_MAP: u8 = 0x18; // BPF_LD | BPF_DW | BPF_IMM, two slots
-const MOVE: u8 = 0xbf; // BPF_ALU64 | BPF_MOV | BPF_X
-const MOVE_VALUE: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
-const ADD_VALUE: u8 = 0x07; // BPF_ALU64 | BPF_ADD | BPF_K
-const JUMP_IF_ABOVE: u8 = 0x2d; // BPF_JMP | BPF_JGT | BPF_X
-const JUMP_UNLESS_VALUE: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
+pub(super) const LOAD_U32: u8 = 0x61; // BPF_LDX | BPF_MEM | BPF_W
+pub(super) const LOAD_U16: u8 = 0x69; // BPF_LDX | BPF_MEM | BPF_H
+pub(super) const LOAD_MAP: u8 = 0x18; // BPF_LD | BPF_DW | BPF_IMM, two slots
+pub(super) const MOVE: u8 = 0xbf; // BPF_ALU64 | BPF_MOV | BPF_X
+pub(super) const MOVE_VALUE: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
+pub(super) const ADD_VALUE: u8 = 0x07; // BPF_ALU64 | BPF_ADD | BPF_K
+pub(super) const JUMP_IF_ABOVE: u8 = 0x2d; // BPF_JMP | BPF_JGT | BPF_X
+pub(super) const JUMP_UNLESS_VALUE: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K
+pub(super) const CALL: u8 = 0x85;
+pub(super) const EXIT: u8 = 0x95;
 /// `BPF_PSEUDO_MAP_FD`: the constant is the descriptor of a map.
-const MAP_FD: u8 = 1;
+pub(super) const MAP_FD: u8 = 1;
 
 fn program(map: &OwnedFd) -> [Insn; 15] {
     let ethertype = i32::from(ETHERTYPE.to_be());

@@ -238,6 +238,9 @@ impl Receiver {
             sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER_LEN)
                 .map_err(failed)?;
         }
+        if let Some(us) = at.busy_poll_us {
+            sys::busy_poll(&fd, us).map_err(|e| Error::sys("have a socket busy-poll", e))?;
+        }
         let burst = if batched { at.burst } else { 1 };
         Ok(Self {
             fd,

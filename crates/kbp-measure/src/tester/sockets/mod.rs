@@ -25,6 +25,7 @@ pub mod rate;
 pub mod run;
 mod sys;
 mod xdp;
+mod xdp_action;
 mod xdp_ring;
 
 pub use bpf::{attach_pass, Attached as XdpProgram, Hook};
@@ -32,6 +33,7 @@ pub use frame::{Account, Stamp, FRAME_LEN_MAX, FRAME_LEN_MIN};
 pub use link::{mac_of_neighbour, Mac};
 pub use rate::{Rates, Sample};
 pub use run::{run, Report, Run};
+pub use xdp_action::{act, Acting, Action};
 
 /// Most packets of one burst.
 pub const BURST_MAX: u32 = 1_024;
@@ -62,6 +64,8 @@ pub struct ReceiveAt {
     pub addr: SocketAddr,
     /// Most packets that one call may take.
     pub burst: u32,
+    /// How long the socket itself polls the device for packets, µs (`SO_BUSY_POLL`); `None` leaves that to the system.
+    pub busy_poll_us: Option<u32>,
 }
 
 /// The fate of the packets of one burst, as far as the sender can see it.

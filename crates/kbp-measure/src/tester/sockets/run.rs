@@ -135,6 +135,7 @@ fn receive_end(
         dev: run.receive_dev.clone(),
         addr: run.addr,
         burst: run.offer.burst,
+        busy_poll_us: None,
     };
     let mut receiver = run.technique.receiver(&at)?;
     let mut account = Account::new(id);

@@ -27,6 +27,32 @@ pub fn set_option<T: Copy>(fd: &impl AsRawFd, level: i32, name: i32, value: &T) 
     zero_or_error(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, len) })
 }
 
+// Of asm-generic/socket.h.
+const SO_PREFER_BUSY_POLL: i32 = 69;
+const SO_BUSY_POLL_BUDGET: i32 = 70;
+/// What the kernel takes from a device at once for a socket that busy-polls.
+const BUSY_POLL_BUDGET: i32 = 64;
+
+/// Has a socket poll its device itself for this long when it waits, and be preferred to interrupts.
+pub fn busy_poll(fd: &impl AsRawFd, us: u32) -> io::Result<()> {
+    let level = libc::SOL_SOCKET;
+    set_option(fd, level, SO_PREFER_BUSY_POLL, &1i32)?;
+    set_option(fd, level, libc::SO_BUSY_POLL, &us)?;
+    set_option(fd, level, SO_BUSY_POLL_BUDGET, &BUSY_POLL_BUDGET)
+}
+
+/// Has the kernel look for frames of an AF_XDP socket that busy-polls, without waiting.
+pub fn look(fd: &impl AsRawFd) -> io::Result<()> {
+    let (flags, none) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
+    // SAFETY: no memory is passed.
+    let result =
+        unsafe { libc::recvfrom(fd.as_raw_fd(), none, 0, flags, none.cast(), none.cast()) };
+    match result {
+        ..=-1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Reads a socket option into a value made of integers; the part that the kernel does not know
 /// stays 0.
 pub fn option<T: Integers>(fd: &impl AsRawFd, level: i32, name: i32) -> io::Result<T> {

@@ -55,11 +55,15 @@ pub fn receiver(at: &ReceiveAt, hook: Hook) -> Result<Box<dyn Receive>> {
         socket.fill.push(n as u64 * CHUNK_LEN as u64);
     }
     socket.fill.publish();
+    if let Some(us) = at.busy_poll_us {
+        sys::busy_poll(&socket.fd, us).map_err(|e| Error::sys("have a socket busy-poll", e))?;
+    }
     bind(&socket, &at.dev)?;
     let program = bpf::attach(&at.dev, hook, &socket.fd)?;
     Ok(Box::new(Receiver {
         _program: program,
         socket,
+        busy_polls: at.busy_poll_us.is_some(),
     }))
 }
 
@@ -170,15 +174,33 @@ struct Receiver {
     // The program goes before the socket that it points to.
     _program: bpf::Attached,
     socket: Socket,
+    busy_polls: bool,
+}
+
+impl Receiver {
+    /// Waits at most [`WAIT`] for a frame; one that busy-polls asks the kernel for it all the time.
+    fn first(&mut self) -> Result<Option<libc::xdp_desc>> {
+        let failed = |e| Error::sys("wait for frames of an AF_XDP socket", e);
+        if !self.busy_polls {
+            sys::wait(&self.socket.fd, libc::POLLIN, WAIT).map_err(failed)?;
+            return Ok(self.socket.receive.pop());
+        }
+        let end_ns = monotonic_ns()? + WAIT.as_nanos() as u64;
+        loop {
+            sys::look(&self.socket.fd).map_err(failed)?;
+            let frame = self.socket.receive.pop();
+            if frame.is_some() || monotonic_ns()? > end_ns {
+                return Ok(frame);
+            }
+        }
+    }
 }
 
 impl Receive for Receiver {
     fn take(&mut self, account: &mut Account) -> Result<()> {
         let mut first = self.socket.receive.pop();
         if first.is_none() {
-            sys::wait(&self.socket.fd, libc::POLLIN, WAIT)
-                .map_err(|e| Error::sys("wait for frames of an AF_XDP socket", e))?;
-            first = self.socket.receive.pop();
+            first = self.first()?;
         }
         let mut next = first;
         // At most one round, so that the caller can look whether the run is over.
