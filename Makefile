@@ -17,8 +17,8 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 # functions that another file or lab_wait_for calls.
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
-.PHONY: help setup setup-test build demo bench results man test test-host test-kernels check-abi lint lint-kmod uapi clean \
-	torture torture-short torture-report lab-debug-kernel
+.PHONY: help setup setup-test build demo bench results man deb test test-host test-kernels test-packages check-abi lint \
+	lint-kmod uapi clean torture torture-short torture-report lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -27,12 +27,14 @@ help:
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
+	@echo 'make test-packages  the Debian packages in a Debian that reboots into a new kernel, as root; takes long'
 	@echo 'make check-abi      kernel images: is what the live patch replaces still all there is? KERNELS=... for some'
 	@echo 'make torture-short  random actions under traffic on: $(TORTURE_KERNELS), and on the debug kernel if it is built'
 	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'
 	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, 20 minutes or more'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
+	@echo 'make deb            Debian packages: kbp, and kbp-dkms with the sources of the module: $(OUT)/deb/*.deb'
 	@echo 'make man            manual pages of kbp and its commands: $(OUT)/man/*.1'
 	@echo 'make uapi           write what is generated from kmod/uapi/kbp.yaml'
 	@echo 'make setup          install the Debian packages that all of this needs (as root)'
@@ -60,6 +62,12 @@ demo: build
 man: build
 	$(KBP) man $(OUT)/man
 
+DEB	= $(OUT)/deb
+
+deb: build
+	@scripts/setup.sh deb
+	scripts/make-deb.sh $(KBP) $(DEB)
+
 # What is measured stays in $(BENCH) and is not measured again; docs/results is written anew from it.
 BENCH	= $(OUT)/bench
 RESULTS	= docs/results
@@ -81,6 +89,10 @@ test-host: setup setup-test
 
 test-kernels: build
 	scripts/run-tests.py kernels $(if $(WIDE),--wide) $(KERNELS:%=--kernel %)
+
+# They find the packages in out/deb.
+test-packages: deb
+	scripts/run-tests.py packages
 
 check-abi: build
 	scripts/check-abi.py $(KERNELS:%=--kernel %)

@@ -57,7 +57,7 @@ lab_wait_for() {
 	while ! "$@"; do
 		lab_tries=$((lab_tries - 1))
 		[ "$lab_tries" -gt 0 ] || lab_fail "this did not become true: $*"
-		usleep 20000
+		sleep 0.02
 	done
 }
 

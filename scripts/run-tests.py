@@ -5,6 +5,7 @@
     scripts/run-tests.py host                   unit tests: Rust, scripts, C
     scripts/run-tests.py lab [--kernel K]...    lab/tests/*.sh, each in a machine of its own
     scripts/run-tests.py kernels [--wide]       build, load, serve, unload on every kernel: a table
+    scripts/run-tests.py packages               those that boot a whole Debian; after `make deb`
     scripts/run-tests.py host lab               the first two
 
 A lab test says in its first lines which machine it wants and where it runs:
@@ -14,6 +15,9 @@ A lab test says in its first lines which machine it wants and where it runs:
     # kernels: 6.1 6.12                         or on these
     # kernels: wide                             or only with WIDE=1, on every kernel asked for
     # steps: load serve unload                  it prints `DONE: step` after each; columns of the table
+
+A test whose `# lab:` line has `--root` boots a whole Debian from a disk, with the
+kernels and files that this line names; only `packages` runs it.
 
 It passes with exit code 0, fails with 1, and skips with 4 after it has printed
 `SKIP: reason`. A skip is a failure unless the kernel's table in lab/kernels.toml
@@ -167,9 +171,11 @@ def run_lab_test(script, kernel, out):
     (out / "machine.json").unlink(missing_ok=True)
     release = release_dir()
     relative = script.relative_to(ROOT)
-    command = [str(release / "kbp"), "lab", "run", str(relative), "--kernel", kernel, "--module", "kmod"]
-    for binary in ("kbp", "kbp-fuzz", "kbp-xdp"):
-        command += ["--file", f"{release / binary}:/usr/bin/{binary}"]
+    command = [str(release / "kbp"), "lab", "run", str(relative)]
+    if not has_root(script):
+        command += ["--kernel", kernel, "--module", "kmod"]
+        for binary in ("kbp", "kbp-fuzz", "kbp-xdp"):
+            command += ["--file", f"{release / binary}:/usr/bin/{binary}"]
     arguments = header(script, "lab")
     if "{image}" in arguments:
         arguments = arguments.replace("{image}", boot_image(kernel))
@@ -195,9 +201,15 @@ def release_dir():
     return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
 
 
-def lab_scripts(names):
+def has_root(script):
+    """Whether a test boots a whole Debian from a disk."""
+    return "--root" in shlex.split(header(script, "lab"))
+
+
+def lab_scripts(names, root=False):
     """The lab tests in the order of their numbers; of these names only, if there are any."""
-    return [script for script in sorted((ROOT / "lab/tests").glob("*.sh")) if not names or script.name in names]
+    scripts = sorted((ROOT / "lab/tests").glob("*.sh"))
+    return [script for script in scripts if has_root(script) == root and (not names or script.name in names)]
 
 
 @dataclass
@@ -241,6 +253,14 @@ def lab(kernels, names):
     for kernel in kernels:
         for script in lab_scripts(names):
             tested(script, kernel, skips, tally)
+    return at_least_one(tally)
+
+
+def packages(names):
+    """The tests that boot a whole Debian; they name their kernels themselves."""
+    tally = Tally()
+    for script in lab_scripts(names, root=True):
+        tested(script, "debian", set(), tally)
     return at_least_one(tally)
 
 
@@ -362,7 +382,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suites", nargs="+", choices=("host", "lab", "kernels"))
+    parser.add_argument("suites", nargs="+", choices=("host", "lab", "kernels", "packages"))
     parser.add_argument("--kernel", action="append", help="repeatable; default: 6.1, or all for `kernels`")
     parser.add_argument("--wide", action="store_true", help="`kernels`: the tests with `# kernels: wide`, too")
     parser.add_argument("--test", action="append", default=[], help="only this file of lab/tests; repeatable")
@@ -374,6 +394,8 @@ def main(arguments):
         tally.add(lab(options.kernel or ["6.1"], options.test))
     if "kernels" in options.suites:
         tally.add(every_kernel(options.kernel or listed_kernels(), options.test, options.wide))
+    if "packages" in options.suites:
+        tally.add(packages(options.test))
     for failure in tally.failures:
         print(f"failed: {failure}")
     print(tally)

@@ -6,6 +6,7 @@
 #	scripts/setup.sh build     what `make demo` and `make test` need
 #	scripts/setup.sh test      what `make test` needs on top
 #	scripts/setup.sh lint      what `make lint` needs on top
+#	scripts/setup.sh deb       what `make deb` needs on top
 #
 # Does nothing, quickly, when everything is there. Kernels and QEMU are not
 # installed here: the lab fetches and unpacks them beside the system.
@@ -25,6 +26,8 @@ BUILD_PACKAGES=(
 # the tests do not use it.
 TEST_PACKAGES=(chromium fonts-dejavu-core nftables runc kmod iproute2 iperf3 memcached sockperf)
 LINT_PACKAGES=(shellcheck sparse)
+# Packages are built by debhelper; e2fsprogs makes the disk of the machine in which they are tested.
+DEB_PACKAGES=(dpkg-dev debhelper dh-dkms e2fsprogs)
 
 fail() {
 	printf 'setup: %s\n' "$*" >&2
@@ -72,7 +75,8 @@ main() {
 	build) ;;
 	test) packages+=("${TEST_PACKAGES[@]}") ;;
 	lint) packages+=("${LINT_PACKAGES[@]}") ;;
-	*) fail "unknown argument '$what'; use build, test or lint" ;;
+	deb) packages+=("${DEB_PACKAGES[@]}") ;;
+	*) fail "unknown argument '$what'; use build, test, lint or deb" ;;
 	esac
 	if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 		fail "this machine has no apt. The lab takes its kernels from Debian through apt;" \

@@ -105,6 +105,11 @@ class Kernels(unittest.TestCase):
             serve += run_tests.columns_of(path) == ["load", "serve", "unload"]
         self.assertEqual(serve, 1)
 
+    def test_a_test_that_boots_a_disk_is_no_ordinary_one(self):
+        disks = run_tests.lab_scripts([], root=True)
+        self.assertIn("80-dkms.sh", [path.name for path in disks])
+        self.assertFalse(set(disks) & set(run_tests.lab_scripts([])))
+
     def test_cells(self):
         path = self.lab_test()
         text = "DONE: load\nFAIL: no packets\n"

@@ -35,7 +35,7 @@ pub enum Clean {
 }
 
 /// Folders that [`Clean::Built`] removes.
-const BUILT: [&str; 3] = ["snapshots", "images", "build"];
+const BUILT: [&str; 4] = ["snapshots", "images", "build", "runs"];
 
 impl Cache {
     /// Opens the cache: `$KBP_LAB_CACHE`, else `$XDG_CACHE_HOME/kbp-lab`, else `~/.cache/kbp-lab`.

@@ -94,6 +94,12 @@ pub struct RunArgs {
     /// Boot anew instead of going on from a snapshot
     #[arg(long)]
     cold: bool,
+    /// Boot a whole Debian from a disk, for instance debian; see [root] in lab/kernels.toml. Needs --clock real
+    #[arg(long, value_name = "NAME")]
+    root: Option<String>,
+    /// With --root: when the script has passed, reboot the disk into this kernel and run the script again
+    #[arg(long, value_name = "KERNEL")]
+    then: Vec<String>,
     /// Show the guest's console
     #[arg(short, long)]
     verbose: bool,
@@ -193,6 +199,8 @@ fn run_script(args: RunArgs) -> Result<u8> {
         shell: args.shell,
         verbose: args.verbose,
         cold: args.cold,
+        root: args.root,
+        then: args.then,
     };
     let outcome = lab.run(&spec, || Box::new(std::io::stdout()))?;
     let (code, sentence) = judge(&outcome, lab.listed_skip(&spec));

@@ -26,6 +26,23 @@ pub struct Config {
     /// Kernels that are built from source, by id.
     #[serde(default)]
     pub source: BTreeMap<String, SourceKernel>,
+    /// Systems that machines boot from a disk, by name.
+    #[serde(default)]
+    pub root: BTreeMap<String, RootConfig>,
+}
+
+/// A whole Debian on a disk.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RootConfig {
+    /// Its release.
+    pub release: String,
+    /// What is installed beside the essential packages and apt.
+    pub packages: Vec<String>,
+    /// Stock modules loaded before the disk is mounted; those that a kernel lacks are left out.
+    pub boot_modules: Vec<String>,
+    /// Size of the disk in MiB.
+    pub disk_mib: u32,
 }
 
 /// What every guest holds.
@@ -160,6 +177,20 @@ impl Config {
         }
         let kernel = self.kernel(id)?;
         Ok((&kernel.compiler, &kernel.nic))
+    }
+
+    /// One system for disks by its name.
+    ///
+    /// # Errors
+    /// [`Error::Argument`], with the names that there are.
+    pub fn root(&self, name: &str) -> Result<&RootConfig> {
+        self.root.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.root.keys().map(String::as_str).collect();
+            Error::Argument(format!(
+                "there is no root '{name}' in the lab; it has {}",
+                known.join(", ")
+            ))
+        })
     }
 
     /// One stock kernel by its id.

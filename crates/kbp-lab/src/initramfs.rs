@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::apt::hex;
 use crate::cache::Cache;
 use crate::command;
-use crate::config::Guest;
+use crate::config::{Guest, RootConfig};
 use crate::cpio::{guest_path, Archive};
 use crate::error::{Error, IoContext, Result};
 use crate::kernel::Kernel;
@@ -24,6 +24,11 @@ use crate::modinfo::{needed_by, Module, ModuleTree};
 use crate::packages::PackageSet;
 
 const INIT: &str = include_str!("../guest/init.sh");
+const DISK_INIT: &str = include_str!("../guest/disk-init.sh");
+/// The guest's side of a job, and what starts it where systemd is the first process.
+const JOB: &str = include_str!("../guest/job.sh");
+const SERVICE: &str = include_str!("../guest/kbp-lab-job.service");
+const TARGET: &str = include_str!("../guest/kbp-lab.target");
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kbp-lab-guest"));
 
 /// Folders of a package that a guest has no use for.
@@ -69,9 +74,15 @@ pub(crate) type GuestFiles = BTreeMap<String, GuestEntry>;
 /// What a first root is made of.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    guest: &'a Guest,
     kernel: &'a Kernel,
-    nic_module: Option<&'a str>,
+    /// The first process.
+    init: &'static str,
+    /// What it reads or hands on, in `etc/kbp-lab`.
+    texts: &'static [(&'static str, &'static str)],
+    /// Stock modules that it loads.
+    boot: Vec<&'a str>,
+    /// Stock modules that lie ready.
+    ready: &'a [String],
     packages: PackageSet,
     busybox: PackageSet,
 }
@@ -87,27 +98,53 @@ impl<'a> Parts<'a> {
         kernel: &'a Kernel,
         nic_module: Option<&'a str>,
     ) -> Result<Parts<'a>> {
-        let packages = PackageSet::fetch(cache, &guest.release, &guest.packages, false)?;
-        let busybox = PackageSet::fetch(
-            cache,
-            &guest.release,
-            &["busybox-static".to_string()],
-            false,
-        )?;
+        let boot = guest.boot_modules.iter().map(String::as_str);
         Ok(Parts {
-            guest,
             kernel,
-            nic_module,
-            packages,
-            busybox,
+            init: INIT,
+            texts: &[("job.sh", JOB)],
+            boot: boot.chain(nic_module).collect(),
+            ready: &guest.modules,
+            packages: PackageSet::fetch(cache, &guest.release, &guest.packages, false)?,
+            busybox: busybox(cache, &guest.release)?,
         })
+    }
+
+    /// Gets the parts for a kernel that goes on with the system of a disk.
+    ///
+    /// # Errors
+    /// When a package cannot be fetched or the kernel's modules cannot be read.
+    pub(crate) fn for_disk(
+        cache: &Cache,
+        root: &'a RootConfig,
+        kernel: &'a Kernel,
+    ) -> Result<Parts<'a>> {
+        let tree = ModuleTree::read(&kernel.modules_dir)?;
+        let boot = root.boot_modules.iter().map(String::as_str);
+        Ok(Parts {
+            kernel,
+            init: DISK_INIT,
+            texts: &[
+                ("job.sh", JOB),
+                ("kbp-lab-job.service", SERVICE),
+                ("kbp-lab.target", TARGET),
+            ],
+            boot: boot.filter(|name| tree.knows(name)).collect(),
+            ready: &[],
+            packages: PackageSet::default(),
+            busybox: busybox(cache, &root.release)?,
+        })
+    }
+
+    /// The kernel's release, which is part of the name of what is built.
+    pub(crate) fn abi(&self) -> &str {
+        &self.kernel.abi
     }
 
     /// A name that changes when any of the parts does.
     pub(crate) fn identity(&self) -> String {
         let mut hasher = Sha256::new();
         hasher.update(format!("{FORM} {self:?}"));
-        hasher.update(INIT);
         hasher.update(AGENT);
         hex(&hasher.finalize())[..24].to_string()
     }
@@ -126,12 +163,15 @@ impl<'a> Parts<'a> {
         }
         archive.device("dev/console", 5, 1);
         archive.device("dev/null", 1, 3);
-        archive.file("init", 0o755, INIT.as_bytes());
+        archive.file("init", 0o755, self.init.as_bytes());
+        for (name, text) in self.texts {
+            archive.file(&format!("etc/kbp-lab/{name}"), 0o644, text.as_bytes());
+        }
         archive.file("usr/bin/kbp-lab-guest", 0o755, AGENT);
         archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
         archive.file("etc/group", 0o644, b"root:x:0:\n");
         archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost lab\n");
-        add_modules(&mut archive, self.guest, self.kernel, self.nic_module)?;
+        add_modules(&mut archive, self.kernel, &self.boot, self.ready)?;
         // Before busybox, whose applets fill in for what the packages do not have.
         for (path, entry) in package_files(&self.packages)? {
             match entry {
@@ -147,22 +187,19 @@ impl<'a> Parts<'a> {
     }
 }
 
+fn busybox(cache: &Cache, release: &str) -> Result<PackageSet> {
+    PackageSet::fetch(cache, release, &["busybox-static".to_string()], false)
+}
+
 fn add_modules(
     archive: &mut Archive,
-    guest: &Guest,
     kernel: &Kernel,
-    nic_module: Option<&str>,
+    boot: &[&str],
+    ready: &[String],
 ) -> Result<()> {
     let tree = ModuleTree::read(&kernel.modules_dir)?;
-    let boot: Vec<&str> = guest
-        .boot_modules
-        .iter()
-        .map(String::as_str)
-        .chain(nic_module)
-        .collect();
-    let boot = tree.closure(&boot)?;
-    let ready: Vec<&str> = guest
-        .modules
+    let boot = tree.closure(boot)?;
+    let ready: Vec<&str> = ready
         .iter()
         .map(String::as_str)
         .filter(|name| tree.knows(name))

@@ -120,6 +120,28 @@ impl Kernel {
         record.save(cache)?;
         Ok(kernel)
     }
+
+    /// The packages that it was unpacked from, for a system that is to install them.
+    ///
+    /// # Errors
+    /// Those of apt, and [`Error::Argument`] when the archive has another version of them by now.
+    pub(crate) fn packages(&self, apt: &Apt, config: &KernelConfig) -> Result<Vec<Package>> {
+        let this = KernelConfig {
+            abi: Some(self.abi.clone()),
+            ..config.clone()
+        };
+        let parts = Parts::resolve(apt, &this)?;
+        if parts.version != self.version {
+            return Err(Error::Argument(format!(
+                "the archive has {} of {} now, the cache has {}; run `kbp lab fetch --refresh`",
+                parts.version, self.abi, self.version
+            )));
+        }
+        let mut packages: Vec<Package> = parts.image.into_iter().chain(parts.headers).collect();
+        packages.sort_by_key(Package::file_name);
+        packages.dedup();
+        Ok(packages)
+    }
 }
 
 /// The packages of one kernel.

@@ -12,19 +12,24 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::apt::hex;
+use crate::boots::Stage;
 use crate::cache::{write_whole, Cache, Clean};
 use crate::clock::{pit_count, Clock, TURNS_MS};
 use crate::config::{find_lab_dir, Config};
 use crate::error::{Error, IoContext, Result};
+use crate::initramfs::Parts;
 use crate::kernel::Kernel;
 use crate::packages::PackageSet;
 use crate::payload::{quote, Payload};
 use crate::qemu::{cmdline, Accelerator, Hardware, Nics, Qemu};
 use crate::root;
-use crate::run::{guest_script, kvm_works, unix_time, Job, MachineSpec, Outcome, Record};
+use crate::run::{guest_script, kvm_works, unix_time, Job, MachineSpec, Outcome, Record, BOOT};
 use crate::snapshot::Snapshot;
 use crate::wire::Wire;
-use crate::{initramfs, kbuild, source};
+use crate::{kbuild, source};
+
+/// Longest wait for a whole system to boot from a disk: emulated, on a busy host, it takes some minutes.
+const BOOT_OF_DISK: Duration = Duration::from_secs(600);
 
 /// The lab: its folder of scripts and its cache.
 #[derive(Debug)]
@@ -73,6 +78,8 @@ impl Default for MachineSpec {
             shell: false,
             verbose: false,
             cold: false,
+            root: None,
+            then: Vec::new(),
         }
     }
 }
@@ -99,6 +106,11 @@ impl Lab {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The cache.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     /// All kernels and their state.
@@ -213,22 +225,39 @@ impl Lab {
     pub fn run(
         &self,
         spec: &MachineSpec,
-        sink: impl FnMut() -> Box<dyn Write + Send>,
+        mut sink: impl FnMut() -> Box<dyn Write + Send>,
     ) -> Result<Outcome> {
         check(spec)?;
+        let _use = self.cache.lock_use()?;
+        match &spec.root {
+            Some(name) => self.run_boots(spec, name, &mut sink),
+            None => self.boot(spec, None, &mut sink),
+        }
+    }
+
+    /// Starts one machine and runs the job in it; with a stage, it boots from that disk.
+    pub(crate) fn boot(
+        &self,
+        spec: &MachineSpec,
+        stage: Option<&Stage>,
+        sink: &mut dyn FnMut() -> Box<dyn Write + Send>,
+    ) -> Result<Outcome> {
         let script = match &spec.script {
             Some(script) => guest_script(&self.dir, script)?,
             None => String::new(),
         };
         let (_, nic) = self.config.compiler_and_nic(&spec.kernel)?;
         let cards = spec.nics.resolve(nic)?;
-        let _use = self.cache.lock_use()?;
         let prepare = self.cache.lock_prepare()?;
         let kernel = self.kernel(&spec.kernel)?;
         let qemu = Qemu::fetch(&self.cache, false)?;
-        let payload = self.payload(spec, &kernel, &script)?;
-        let has_cards = cards.count > 0 || spec.wire.is_some();
-        let image = self.image(&kernel, has_cards.then_some(cards.module))?;
+        let payload = self.payload(spec, &kernel, &script, stage)?;
+        let driver = (cards.count > 0 || spec.wire.is_some()).then_some(cards.module);
+        let guest = &self.config.guest;
+        let image = self.image(&Parts::fetch(&self.cache, guest, &kernel, driver)?)?;
+        let disk_image = stage
+            .map(|stage| self.image(&Parts::for_disk(&self.cache, stage.root, &kernel)?))
+            .transpose()?;
         let words = cmdline(spec.clock, &spec.append);
         let mut hardware = Hardware {
             clock: spec.clock,
@@ -237,24 +266,18 @@ impl Lab {
             memory_mib: spec.memory_mib,
             nics: &cards,
             wire: false,
+            disk: None,
             kernel_image: &kernel.image,
             initramfs: &image,
             cmdline: &words,
         };
         let kvm = self.accelerate(&mut hardware, &qemu)?;
+        // A trial boot has neither.
         hardware.wire = spec.wire.is_some();
+        hardware.disk = stage.map(|stage| stage.disk);
+        hardware.initramfs = disk_image.as_ref().unwrap_or(&image);
         let mut arguments = hardware.arguments();
-        // With KVM a boot is quick, and a snapshot would carry the host's processor in it.
-        let snapshot = if spec.cold || kvm {
-            None
-        } else {
-            Some(Snapshot::of(
-                &self.cache,
-                &arguments,
-                &qemu.version,
-                &[&kernel.image, &image],
-            )?)
-        };
+        let snapshot = self.snapshot(spec, &hardware, kvm, &arguments, &qemu)?;
         drop(prepare);
         let wire = spec.wire.as_deref().map(Wire::claim).transpose()?;
         if let Some(wire) = &wire {
@@ -271,8 +294,28 @@ impl Lab {
             payload,
             record,
             spec,
+            boot_limit: stage.map_or(BOOT, |_| BOOT_OF_DISK),
+            goes_down: stage.is_some_and(Stage::is_followed),
         }
         .run(sink)
+    }
+
+    /// The snapshot that a machine goes on from, or none.
+    fn snapshot(
+        &self,
+        spec: &MachineSpec,
+        hardware: &Hardware,
+        kvm: bool,
+        arguments: &[String],
+        qemu: &Qemu,
+    ) -> Result<Option<Snapshot>> {
+        // With KVM a boot is quick, and a snapshot would carry the host's processor in it. A disk would have to go back
+        // with the rest of the machine.
+        if spec.cold || kvm || hardware.disk.is_some() {
+            return Ok(None);
+        }
+        let files = [hardware.kernel_image, hardware.initramfs];
+        Snapshot::of(&self.cache, arguments, &qemu.version, &files).map(Some)
     }
 
     /// Chooses the host's processor where a trial boot with it succeeds, and the real clock is asked for.
@@ -286,13 +329,10 @@ impl Lab {
         Ok(kvm)
     }
 
-    /// The first root for a kernel, in the cache under a name that changes with what it is made of.
-    fn image(&self, kernel: &Kernel, nic_module: Option<&str>) -> Result<PathBuf> {
-        let parts = initramfs::Parts::fetch(&self.cache, &self.config.guest, kernel, nic_module)?;
-        let path =
-            self.cache
-                .dir("images")?
-                .join(format!("{}-{}.cpio", kernel.abi, parts.identity()));
+    /// A first root, in the cache under a name that changes with what it is made of.
+    fn image(&self, parts: &Parts) -> Result<PathBuf> {
+        let name = format!("{}-{}.cpio", parts.abi(), parts.identity());
+        let path = self.cache.dir("images")?.join(name);
         if !path.exists() {
             let bytes = parts.build()?;
             self.cache.check_space(bytes.len() as u64)?;
@@ -301,7 +341,13 @@ impl Lab {
         Ok(path)
     }
 
-    fn payload(&self, spec: &MachineSpec, kernel: &Kernel, script: &str) -> Result<Vec<u8>> {
+    fn payload(
+        &self,
+        spec: &MachineSpec,
+        kernel: &Kernel,
+        script: &str,
+        stage: Option<&Stage>,
+    ) -> Result<Vec<u8>> {
         let mut payload = Payload::default();
         payload.add_lab(&self.dir)?;
         for source in &spec.modules {
@@ -322,14 +368,17 @@ impl Lab {
                 false,
             )?)?;
         }
-        payload.add_files(&spec.files)?;
+        match stage {
+            Some(_) => payload.add_files_alone(&spec.files)?,
+            None => payload.add_files(&spec.files)?,
+        }
         let args: Vec<String> = spec.args.iter().map(|word| quote(word)).collect();
         let timer = if spec.clock == Clock::Virtual {
             pit_count(spec.cpus)
         } else {
             None
         };
-        payload.add_settings(&BTreeMap::from([
+        let mut settings = BTreeMap::from([
             ("OUT", "/out".to_string()),
             ("MODULES", "/modules".to_string()),
             ("LAB_KERNEL", kernel.id.clone()),
@@ -352,7 +401,9 @@ impl Lab {
             ),
             ("JOB_EPOCH", unix_time().to_string()),
             ("JOB_SEED", seed()?),
-        ]));
+        ]);
+        settings.extend(stage.map(Stage::settings).unwrap_or_default());
+        payload.add_settings(&settings);
         payload.into_tar()
     }
 }
@@ -392,8 +443,34 @@ fn check(spec: &MachineSpec) -> Result<()> {
                 .into(),
         );
     }
+    check_root(spec)?;
     for file in &spec.files {
         fs::metadata(&file.host).at("find the file", &file.host)?;
+    }
+    Ok(())
+}
+
+/// Whether what is asked for goes with a system of its own on a disk.
+fn check_root(spec: &MachineSpec) -> Result<()> {
+    let wrong = |text: &str| Err(Error::Argument(text.into()));
+    if spec.root.is_none() {
+        if !spec.then.is_empty() {
+            return wrong(
+                "--then: only a machine with a disk boots again; name its system with --root",
+            );
+        }
+        return Ok(());
+    }
+    if spec.clock == Clock::Virtual {
+        return wrong(
+            "--root: a whole system takes too long on the virtual clock; give --clock real",
+        );
+    }
+    if !spec.modules.is_empty() || !spec.packages.is_empty() {
+        return wrong(
+            "--root: the system has its own compiler and packages, so --module and --package say nothing; its packages \
+             stand in lab/kernels.toml, and --file brings others for the script to install",
+        );
     }
     Ok(())
 }
@@ -423,5 +500,39 @@ fn record(
         turns: None,
         unix_time: unix_time(),
         verdict: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_go_with_a_disk_is_refused() {
+        let script = Some(PathBuf::from("a.sh"));
+        let good = MachineSpec {
+            script,
+            root: Some("debian".into()),
+            then: vec!["6.1".into()],
+            clock: Clock::Real,
+            ..MachineSpec::default()
+        };
+        check(&good).unwrap();
+        let refused = |spec: MachineSpec, word: &str| {
+            let error = check(&spec).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        };
+        let changed = |change: fn(&mut MachineSpec)| {
+            let mut spec = good.clone();
+            change(&mut spec);
+            spec
+        };
+        refused(changed(|spec| spec.root = None), "--then");
+        refused(changed(|spec| spec.clock = Clock::Virtual), "--clock real");
+        refused(
+            changed(|spec| spec.packages = vec!["x".into()]),
+            "--package",
+        );
+        refused(changed(|spec| spec.modules = vec!["x".into()]), "--module");
     }
 }

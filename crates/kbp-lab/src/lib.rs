@@ -19,12 +19,14 @@
 
 mod abi;
 mod apt;
+mod boots;
 mod cache;
 pub mod cli;
 mod clock;
 mod command;
 mod config;
 mod cpio;
+mod disk;
 mod error;
 mod hostcpu;
 mod initramfs;
@@ -47,7 +49,7 @@ mod wire;
 
 pub use cache::{Cache, Clean};
 pub use clock::{Clock, TurnCheck, TURN_NS_LIMIT};
-pub use config::{find_lab_dir, Compiler, Config, Guest, KernelConfig};
+pub use config::{find_lab_dir, Compiler, Config, Guest, KernelConfig, RootConfig};
 pub use error::{Error, Result};
 pub use kernel::Kernel;
 pub use lab::{KernelState, Lab};

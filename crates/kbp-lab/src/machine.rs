@@ -266,9 +266,21 @@ impl Machine {
         }))
     }
 
+    /// Waits until the machine ends by itself; false when it does not in time.
+    pub(crate) fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        true
+    }
+
     /// Ends the machine and returns all that its console said.
     pub(crate) fn end(&mut self) -> String {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
+        if let (Ok(None), Ok(pid)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
             // QEMU ends in order on this signal: it gives back the terminal.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }

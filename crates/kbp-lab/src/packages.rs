@@ -36,7 +36,7 @@ pub(crate) fn unpack_into(cache: &Cache, packages: &[Package], target: &Path) ->
 }
 
 /// Some packages for the guest with all that they depend on, each unpacked in a folder of its own.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct PackageSet {
     /// The folders of the packages that were asked for.
     pub wanted: Vec<PathBuf>,

@@ -106,6 +106,19 @@ impl Payload {
         add_libraries(&loader, libraries, &mut self.files)
     }
 
+    /// Adds the caller's files alone, for a system that has libraries of its own.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when a file is not there.
+    pub(crate) fn add_files_alone(&mut self, wanted: &[GuestFile]) -> Result<()> {
+        for file in wanted {
+            for (to, from) in placed(file)? {
+                self.add_file(&from, &to)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the settings, a file that the guest's first process reads as shell code.
     pub(crate) fn add_settings(&mut self, settings: &BTreeMap<&str, String>) {
         let lines: String = settings

@@ -226,6 +226,8 @@ pub(crate) struct Hardware<'a> {
     pub nics: &'a Cards,
     /// Has a further card, which belongs to a tester outside.
     pub wire: bool,
+    /// The disk that it boots from, which it changes.
+    pub disk: Option<&'a Path>,
     pub kernel_image: &'a Path,
     pub initramfs: &'a Path,
     pub cmdline: &'a str,
@@ -268,6 +270,15 @@ impl Hardware<'_> {
         add("-kernel", self.kernel_image.display().to_string());
         add("-initrd", self.initramfs.display().to_string());
         add("-append", self.cmdline.into());
+        if let Some(disk) = self.disk {
+            // What the guest flushes needs to be safe from the guest's end only, not from ours.
+            let file = disk.display();
+            add(
+                "-drive",
+                format!("file={file},format=raw,if=none,id=disk,cache=unsafe"),
+            );
+            add("-device", "virtio-blk-pci,drive=disk,addr=0x2".into());
+        }
         for index in 0..self.nics.count + u32::from(self.wire) {
             // The further card's other end is a connection to the host, see `crate::wire`.
             if index < self.nics.count {
@@ -325,6 +336,7 @@ mod tests {
             memory_mib: 256,
             nics: &nics,
             wire: false,
+            disk: None,
             kernel_image: Path::new("/k"),
             initramfs: Path::new("/i"),
             cmdline: "console=ttyS0",
@@ -347,6 +359,30 @@ mod tests {
         assert_eq!(line.matches("hubid=0").count(), 2);
         assert!(
             line.contains("e1000e,netdev=net1,mac=52:54:00:4b:50:01,addr=0x5"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_disk_takes_no_place_of_a_card() {
+        let nics = "2".parse::<Nics>().unwrap().resolve("e1000e").unwrap();
+        let hardware = Hardware {
+            clock: Clock::Real,
+            accelerator: Accelerator::Tcg,
+            cpus: 4,
+            memory_mib: 1024,
+            nics: &nics,
+            wire: false,
+            disk: Some(Path::new("/d")),
+            kernel_image: Path::new("/k"),
+            initramfs: Path::new("/i"),
+            cmdline: "console=ttyS0",
+        };
+        let line = hardware.arguments().join(" ");
+        assert!(
+            line.contains("-drive file=/d,format=raw,if=none,id=disk")
+                && line.contains("-device virtio-blk-pci,drive=disk,addr=0x2")
+                && line.contains("52:54:00:4b:50:00,addr=0x4"),
             "{line}"
         );
     }

@@ -154,7 +154,7 @@ fn make_root(cache: &Cache, recipe: &Compiler, root: &Path) -> Result<()> {
 }
 
 /// mmdebstrap of this machine, or else its package unpacked in the cache: it is one Perl script.
-fn mmdebstrap(cache: &Cache) -> Result<Command> {
+pub(crate) fn mmdebstrap(cache: &Cache) -> Result<Command> {
     if command::find("mmdebstrap").is_some() {
         return Ok(Command::new("mmdebstrap"));
     }

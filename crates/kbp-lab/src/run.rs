@@ -18,7 +18,9 @@ use crate::qemu::{Accelerator, Nics, Qemu};
 use crate::snapshot::Snapshot;
 
 /// Longest wait for a guest to boot, in the host's time. A cold boot on the virtual clock takes half a minute.
-const BOOT: Duration = Duration::from_secs(240);
+pub(crate) const BOOT: Duration = Duration::from_secs(240);
+/// Longest wait for a guest to go down for its next boot.
+const DOWN: Duration = Duration::from_secs(300);
 /// Longest wait for the guest to take its job and have its clock checked.
 const JOB: Duration = Duration::from_secs(120);
 /// Longest wait for a snapshot to be written or loaded.
@@ -65,6 +67,10 @@ pub struct MachineSpec {
     pub verbose: bool,
     /// Boot anew instead of going on from a snapshot.
     pub cold: bool,
+    /// Boot a whole Debian from a disk: its name in `kernels.toml`. Only with the real clock.
+    pub root: Option<String>,
+    /// Kernels of the boots that follow on the same disk; the script runs in each.
+    pub then: Vec<String>,
 }
 
 /// How a job ended.
@@ -141,6 +147,10 @@ pub(crate) struct Job<'a> {
     pub payload: Vec<u8>,
     pub record: Record,
     pub spec: &'a MachineSpec,
+    /// Longest wait for the guest to boot.
+    pub boot_limit: Duration,
+    /// Another boot of its disk follows, so it has to go down in order.
+    pub goes_down: bool,
 }
 
 impl Job<'_> {
@@ -150,7 +160,7 @@ impl Job<'_> {
     /// Only what is no verdict about the machine: QEMU does not start, files cannot be written.
     pub(crate) fn run(
         mut self,
-        mut sink: impl FnMut() -> Box<dyn Write + Send>,
+        sink: &mut dyn FnMut() -> Box<dyn Write + Send>,
     ) -> Result<Outcome> {
         if let Some(dir) = &self.spec.out_dir {
             std::fs::create_dir_all(dir).at("make the folder", dir)?;
@@ -195,7 +205,13 @@ impl Job<'_> {
         let data = machine.receive_data(self.spec.out_dir.as_deref())?;
         machine.send_data(self.payload.clone())?;
         let (verdict, script) = self.watch(&mut machine);
+        let waits = self.goes_down && verdict == Verdict::Pass;
+        let is_down = !waits || machine.ends_within(DOWN);
         let console = machine.end();
+        let verdict = match waits.then(|| not_down(is_down, &console)).flatten() {
+            Some(lost) => lost,
+            None => verdict,
+        };
         let verdict = lost_with_words(verdict, &machine, &console);
         if let (Ok(Err(source)), Verdict::Pass | Verdict::Skip) = (data.join(), &verdict) {
             return Err(source).at(
@@ -318,13 +334,15 @@ impl Job<'_> {
             one_cpu: self.one_cpu(),
         };
         let mut machine = Machine::start(&start)?;
-        let deadline = Instant::now() + BOOT;
+        let deadline = Instant::now() + self.boot_limit;
         loop {
             let reason = match machine.event(deadline) {
                 Event::Line(line) if line == "ready" => return Ok(Ok(machine)),
                 Event::Line(_) => continue,
                 Event::Gone => "it ended while booting".to_string(),
-                Event::TimedOut => format!("it did not boot within {} s", BOOT.as_secs()),
+                Event::TimedOut => {
+                    format!("it did not boot within {} s", self.boot_limit.as_secs())
+                }
             };
             let text = machine.end();
             let verdict = lost_with_words(
@@ -506,6 +524,21 @@ fn verdict_of(code: Option<i32>) -> Verdict {
     }
 }
 
+/// The verdict on a machine that was to go down in order and did not.
+fn not_down(is_down: bool, console: &str) -> Option<Verdict> {
+    // The kernel's last words, and nobody else's.
+    let in_order = console.contains("reboot: Restarting system");
+    let reason = match (is_down, in_order) {
+        (true, true) => return None,
+        (true, false) => "it ended before its system had gone down in order".into(),
+        (false, _) => format!("it did not go down within {} s", DOWN.as_secs()),
+    };
+    Some(Verdict::Lost {
+        reason,
+        init_ran: true,
+    })
+}
+
 /// Adds to a lost machine's verdict what console and QEMU said.
 fn lost_with_words(verdict: Verdict, machine: &Machine, console: &str) -> Verdict {
     let Verdict::Lost {
@@ -557,6 +590,21 @@ mod tests {
         assert_eq!(verdict_of(Some(4)), Verdict::Skip);
         assert_eq!(verdict_of(Some(1)), Verdict::Fail { code: 1 });
         assert!(matches!(verdict_of(None), Verdict::Lost { .. }));
+    }
+
+    #[test]
+    fn a_machine_goes_down_in_order_or_is_lost() {
+        let orderly = "[  9.1] reboot: Restarting system\n";
+        assert_eq!(not_down(true, orderly), None);
+        for (is_down, console, wanted) in [
+            (false, orderly, "did not go down"),
+            (true, "Kernel panic - not syncing", "before its system"),
+        ] {
+            let Some(Verdict::Lost { reason, init_ran }) = not_down(is_down, console) else {
+                panic!("that was in order: {console}")
+            };
+            assert!(init_ran && reason.contains(wanted), "{reason}");
+        }
     }
 
     #[test]
