@@ -40,12 +40,20 @@ kbp_start
 attach
 done_writing() { ! kill -0 "$writer" 2> /dev/null; }
 
-echo "the driver starts the card anew, and waits for whoever polls it"
-ethtool -G eth0 rx 512 &
-writer=$!
-lab_wait_for 20 done_writing
-lab_wait_for 30 net_carrier
-lab_wait_for 5 kbp_active
+echo "the driver starts the card anew: it waits for whoever polls it, and then nobody may until its rings are there"
+anew() {
+	"$@" &
+	writer=$!
+	lab_wait_for 20 done_writing
+	lab_wait_for 30 net_carrier
+	lab_wait_for 10 kbp_active
+	net_traffic anew --count 50 --period-us 2000
+	net_none_lost anew
+}
+anew ethtool -G eth0 rx 512
+anew ip link set eth0 mtu 1400
+anew ethtool -G eth0 rx 256
+anew ip link set eth0 mtu 1500
 lab_dmesg_clean
 
 first=$(kbp_counter packets)
