@@ -181,6 +181,10 @@ old_kernel() {
 }
 
 purge() {
+	{ mount --bind / /mnt && mount -t proc none /mnt/proc && mount -t sysfs none /mnt/sys; } || lab_fail "no chroot"
+	chroot /mnt /var/lib/dpkg/info/kbp.prerm remove || lab_fail "kbp.prerm in a chroot"
+	umount /mnt/sys /mnt/proc /mnt
+	kbp_active || lab_fail "removing the package in a chroot has unloaded the module of the machine"
 	dpkg --purge kbp kbp-dkms || lab_fail "the packages do not go"
 	[ -z "$(dkms status)" ] || lab_fail "DKMS still has $(dkms status)"
 	[ ! -d /sys/module/kbp ] || lab_fail "the module is loaded"
