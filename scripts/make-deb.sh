@@ -48,7 +48,6 @@ main() {
 	out=$(realpath "$2")
 	work=$out/work
 	rm -rf "$work" "$out"/*.deb
-	mkdir -p "$work/kbp-$version"
 	copy_tracked "$work/kbp-$version"
 	(cd "$work/kbp-$version" && KBP=$kbp dpkg-buildpackage --build=binary --no-sign) > "$out/build.log" 2>&1 ||
 		fail "$(tail -n 15 "$out/build.log")" "(the whole of it is in $out/build.log)"
