@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Build the Debian packages kbp and kbp-dkms from this source tree, as git has it.
+# Build the Debian packages kbp and kbp-dkms from this source tree: from the files that git knows, as they are now.
 #
 #	scripts/make-deb.sh KBP OUT      the command, built already; the folder for the packages
 #
@@ -24,6 +24,18 @@ check_version() {
 		fail "packaging/debian/changelog says version $version, kmod/kbp/main.c says $found"
 }
 
+# Copies what git tracks to the folder $1.
+copy_tracked() {
+	local -a deleted
+	mapfile -t deleted < <(git ls-files --deleted)
+	[[ ${#deleted[@]} -eq 0 ]] ||
+		fail "git tracks files that are not there: ${deleted[*]}. Bring them back (git restore) or remove them" \
+			"from git, too (git rm)"
+	mkdir -p "$1"
+	git ls-files --cached -z | tar --null --files-from - --create --file - | tar --extract --directory "$1"
+	cp -r "$1/packaging/debian" "$1/debian"
+}
+
 main() {
 	[[ $# -eq 2 ]] || fail "usage: scripts/make-deb.sh KBP OUT"
 	local kbp out version work
@@ -36,10 +48,7 @@ main() {
 	out=$(realpath "$2")
 	work=$out/work
 	rm -rf "$work" "$out"/*.deb
-	mkdir -p "$work/kbp-$version"
-	git ls-files --cached --others --exclude-standard -z |
-		tar --null --files-from - --create --file - | tar --extract --directory "$work/kbp-$version"
-	cp -r packaging/debian "$work/kbp-$version/debian"
+	copy_tracked "$work/kbp-$version"
 	(cd "$work/kbp-$version" && KBP=$kbp dpkg-buildpackage --build=binary --no-sign) > "$out/build.log" 2>&1 ||
 		fail "$(tail -n 15 "$out/build.log")" "(the whole of it is in $out/build.log)"
 	mv "$work"/*.deb "$out"

@@ -26,8 +26,9 @@ BUILD_PACKAGES=(
 # the tests do not use it.
 TEST_PACKAGES=(chromium fonts-dejavu-core nftables runc kmod iproute2 iperf3 memcached sockperf)
 LINT_PACKAGES=(shellcheck sparse)
-# Packages are built by debhelper; e2fsprogs makes the disk of the machine in which they are tested.
-DEB_PACKAGES=(dpkg-dev debhelper dh-dkms e2fsprogs)
+# Packages are built by debhelper, and dpkg insists on build-essential; e2fsprogs makes the disk of the machine in which
+# they are tested.
+DEB_PACKAGES=(build-essential dpkg-dev debhelper dh-dkms e2fsprogs)
 
 fail() {
 	printf 'setup: %s\n' "$*" >&2

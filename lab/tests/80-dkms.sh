@@ -39,17 +39,23 @@ signed() {
 		lab_fail "the module for $1 has lost its livepatch relocations"
 }
 
-# refused RELEASE CONFIG: DKMS leaves a kernel with this configuration out, with a sentence.
+# refused RELEASE CONFIG...: DKMS leaves a kernel with this configuration out, with a sentence, and that kernel installs all
+# the same.
 refused() {
-	mkdir -p "/lib/modules/$1/build/include/config"
-	echo "$2" > "/lib/modules/$1/build/.config"
-	echo "$2" > "/lib/modules/$1/build/include/config/auto.conf"
-	touch "/lib/modules/$1/build/Makefile" "/lib/modules/$1/build/Module.symvers"
+	release=$1
+	shift
+	build=/lib/modules/$release/build
+	mkdir -p "$build/include/config"
+	printf '%s\n' "$@" | tee "$build/.config" > "$build/include/config/auto.conf"
+	touch "$build/Makefile" "$build/Module.symvers"
 	code=0
-	dkms build "kbp/$VERSION" -k "$1" > "$OUT/refused" 2>&1 || code=$?
+	dkms build "kbp/$VERSION" -k "$release" > "$OUT/refused" 2>&1 || code=$?
 	cat "$OUT/refused"
-	[ "$code" = 77 ] || lab_fail "DKMS ended with $code for $1"
+	[ "$code" = 77 ] || lab_fail "DKMS ended with $code for $release"
 	grep -q BUILD_EXCLUSIVE "$OUT/refused" || lab_fail "that does not say why"
+	# What the scripts of a kernel's package call.
+	dkms autoinstall --kernelver "$release" || lab_fail "dkms autoinstall fails, and with it the kernel's package"
+	! built "$release" || lab_fail "DKMS has built it for $release"
 }
 
 # Requested and active, without counters and what is another one after each boot.
@@ -101,12 +107,13 @@ install_packages() {
 	signed "$RELEASE"
 	lab_done signed
 	VERSION=$(dpkg-query -W -f '${Version}' kbp-dkms)
-	refused 5.10.0-1-amd64 CONFIG_LIVEPATCH=y
+	refused 5.10.0-1-amd64 CONFIG_X86_64=y CONFIG_LIVEPATCH=y
+	refused 7.4.1+deb13-amd64 CONFIG_X86_64=y CONFIG_LIVEPATCH=y
 	refused 6.1.0-1-amd64 CONFIG_X86_64=y
 	cp -r "/usr/src/kbp-$VERSION" /tmp/source
 	! make -C /tmp/source KDIR=/lib/modules/6.1.0-1-amd64/build 2> "$OUT/refused" || lab_fail "it was built"
 	grep "was built without CONFIG_LIVEPATCH;" "$OUT/refused" || lab_fail "make said this: $(cat "$OUT/refused")"
-	rm -r /lib/modules/5.10.0-1-amd64 /lib/modules/6.1.0-1-amd64
+	rm -r /lib/modules/5.10.0-1-amd64 /lib/modules/7.4.1+deb13-amd64 /lib/modules/6.1.0-1-amd64
 	lab_done refuse
 }
 
@@ -174,6 +181,10 @@ old_kernel() {
 }
 
 purge() {
+	{ mount --bind / /mnt && mount -t proc none /mnt/proc && mount -t sysfs none /mnt/sys; } || lab_fail "no chroot"
+	chroot /mnt /var/lib/dpkg/info/kbp.prerm remove || lab_fail "kbp.prerm in a chroot"
+	umount /mnt/sys /mnt/proc /mnt
+	kbp_active || lab_fail "removing the package in a chroot has unloaded the module of the machine"
 	dpkg --purge kbp kbp-dkms || lab_fail "the packages do not go"
 	[ -z "$(dkms status)" ] || lab_fail "DKMS still has $(dkms status)"
 	[ ! -d /sys/module/kbp ] || lab_fail "the module is loaded"

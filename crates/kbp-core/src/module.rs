@@ -213,16 +213,16 @@ pub fn load(
         (true, _) => return Err(ModuleError::HalfUnloaded),
         (false, _) if is_switched_off(host)? => return Err(ModuleError::SwitchedOff),
         (false, _) => {
-            let file = path.map_or_else(|| find(host), |path| Ok(path.to_owned()))?;
+            let file = path.map_or_else(|| find(host), |path| Ok(ModuleFile::named(path)))?;
             let has_brought_trace = insert_trace(host, &file)?;
-            if let Err(error) = insert(host, &file, path.is_none()) {
+            if let Err(error) = insert(host, &file) {
                 if has_brought_trace {
                     // What was refused leaves nothing behind; its own error is the one to tell.
                     let _ = remove_one(TRACE, Instant::now(), 0);
                 }
                 return Err(error);
             }
-            Some(file)
+            Some(file.path)
         }
     };
     let start = Instant::now();
@@ -235,8 +235,48 @@ pub fn load(
     }
 }
 
+/// A module file to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ModuleFile {
+    path: PathBuf,
+    /// Whether modprobe(8) would find it too.
+    installed: bool,
+}
+
+impl ModuleFile {
+    /// One that the caller has named, wherever it lies.
+    fn named(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            installed: false,
+        }
+    }
+
+    /// The module of the tracepoints, which lies beside that of the live patch under the same ending.
+    fn trace(&self) -> Option<Self> {
+        let name = self.path.file_name()?.to_str()?;
+        let ending = name.strip_prefix(NAME)?.strip_prefix('.')?;
+        let path = self.path.with_file_name(format!("{TRACE}.{ending}"));
+        Some(Self { path, ..*self })
+    }
+
+    fn is_compressed(&self) -> bool {
+        self.path.extension().is_none_or(|ending| ending != "ko")
+    }
+
+    /// What to ask modprobe(8) for after the kernel refused the file. A kernel may lack a decompressor, or have one that
+    /// takes less than what xz(1) writes: no checksums but CRC32. modprobe unpacks by itself.
+    fn for_modprobe(&self, errno: Errno) -> Option<&str> {
+        let cannot_unpack = matches!(errno, Errno::EOPNOTSUPP | Errno::EINVAL);
+        if !(self.installed && self.is_compressed() && cannot_unpack) {
+            return None;
+        }
+        self.path.file_name()?.to_str()?.split('.').next()
+    }
+}
+
 /// The module file of this kernel, where one is installed.
-fn find(host: &Host) -> Result<PathBuf, ModuleError> {
+fn find(host: &Host) -> Result<ModuleFile, ModuleError> {
     let release = host.kernel_release()?;
     let base = format!("lib/modules/{release}");
     let dep = host
@@ -262,58 +302,61 @@ fn find(host: &Host) -> Result<PathBuf, ModuleError> {
         .into_iter()
         .chain(installed)
         .find(|path| path.is_file())
+        .map(|path| ModuleFile {
+            path,
+            installed: true,
+        })
         .ok_or(ModuleError::NoFile { release })
 }
 
-/// The module needs that of its tracepoints, which lies beside it under the same ending. When it
-/// does not, the kernel says so when it refuses the module itself. Returns whether it was loaded now.
-fn insert_trace(host: &Host, module: &Path) -> Result<bool, ModuleError> {
-    let name = module.file_name().unwrap_or_default().to_string_lossy();
-    let Some(ending) = name.strip_prefix(&format!("{NAME}.")) else {
+/// The module needs that of its tracepoints. When it is not there, the kernel says so when it refuses the module itself.
+/// Returns whether it was loaded now.
+fn insert_trace(host: &Host, module: &ModuleFile) -> Result<bool, ModuleError> {
+    let Some(file) = module.trace() else {
         return Ok(false);
     };
-    let path = module.with_file_name(format!("{TRACE}.{ending}"));
     let loaded = host.exists(&format!("sys/module/{TRACE}"));
-    if loaded || !path.is_file() {
+    if loaded || !file.path.is_file() {
         return Ok(false);
     }
-    insert(host, &path, false).map(|()| true)
+    insert(host, &file).map(|()| true)
 }
 
-/// Hand a module file to the kernel. `installed` says that modprobe(8) would find it too.
-fn insert(host: &Host, path: &Path, installed: bool) -> Result<(), ModuleError> {
+/// Hand a module file to the kernel.
+fn insert(host: &Host, module: &ModuleFile) -> Result<(), ModuleError> {
+    let path = &module.path;
     let file = File::open(path).map_err(|source| HostError::Read {
         path: path.into(),
         source,
     })?;
-    let plain = path.extension().is_some_and(|ending| ending == "ko");
-    let flags = ModuleInitFlags::from_bits_retain(if plain { 0 } else { COMPRESSED as _ });
+    let flags = COMPRESSED * i32::from(module.is_compressed());
     let mut log = Mark::now(host);
-    match finit_module(&file, c"", flags) {
-        Ok(()) => Ok(()),
+    let errno = match finit_module(&file, c"", ModuleInitFlags::from_bits_retain(flags as _)) {
+        Ok(()) => return Ok(()),
         // Another process was faster; the wait that follows is for both.
-        Err(Errno::EEXIST) => Ok(()),
-        Err(Errno::EOPNOTSUPP | Errno::EINVAL) if !plain && installed => modprobe(path),
-        Err(errno) => Err(refused(
-            host,
-            path,
-            errno,
-            log.lines_with(&[NAME, "livepatch"]),
-        )),
+        Err(Errno::EEXIST) => return Ok(()),
+        Err(errno) => errno,
+    };
+    match module.for_modprobe(errno) {
+        Some(name) => modprobe(name, path),
+        None => {
+            let logged = log.lines_with(&[NAME, "livepatch"]);
+            Err(refused(host, path, errno, logged))
+        }
     }
 }
 
-/// For a compressed module on a kernel that does not unpack by itself.
-fn modprobe(path: &Path) -> Result<(), ModuleError> {
+/// For a compressed module that the kernel does not unpack by itself.
+fn modprobe(name: &str, path: &Path) -> Result<(), ModuleError> {
     let refused = |reason: String| ModuleError::Refused {
         path: path.into(),
         reason,
         class: Class::Failure,
     };
-    let output = Command::new("modprobe").arg(NAME).output();
+    let output = Command::new("modprobe").arg(name).output();
     let output = output.map_err(|error| {
         refused(format!(
-            "the kernel does not unpack modules and modprobe can't be run: {error}"
+            "the kernel does not unpack it and modprobe can't be run: {error}"
         ))
     })?;
     if output.status.success() {
@@ -528,5 +571,30 @@ fn remove_one(name: &str, deadline: Instant, limit_s: u64) -> Result<(), ModuleE
                 })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_does_not_unpack_is_left_to_modprobe() {
+        let file = |name: &str, installed| ModuleFile {
+            path: Path::new("/lib/modules/6.12/updates/dkms").join(name),
+            installed,
+        };
+        let module = file("kbp.ko.xz", true);
+        let trace = module.trace().unwrap();
+        assert_eq!(trace, file("kbp_trace.ko.xz", true));
+        assert_eq!(module.for_modprobe(Errno::EINVAL), Some("kbp"));
+        assert_eq!(trace.for_modprobe(Errno::EINVAL), Some("kbp_trace"));
+        assert_eq!(trace.for_modprobe(Errno::EOPNOTSUPP), Some("kbp_trace"));
+        // Anything else is the kernel's last word, and modprobe may know another file of that name.
+        assert_eq!(trace.for_modprobe(Errno::ENOKEY), None);
+        assert_eq!(file("kbp.ko", true).for_modprobe(Errno::EINVAL), None);
+        let named = file("kbp.ko.xz", false).trace().unwrap();
+        assert_eq!(named.for_modprobe(Errno::EINVAL), None);
+        assert_eq!(file("other.ko", true).trace(), None);
     }
 }

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::config::RootConfig;
-use crate::disk::{Copy, Recipe, KERNELS_DIR};
+use crate::disk::{Recipe, KERNELS_DIR};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::lab::Lab;
@@ -67,7 +67,7 @@ impl Lab {
             root,
             kernels: &kernels,
         };
-        let disk = Copy::of(self.cache(), &recipe.fetch(self.cache(), self.config())?)?;
+        let disk = recipe.copy(self.cache(), self.config())?;
         let count = kernels.len();
         for (index, kernel) in kernels.iter().enumerate() {
             let stage = Stage {

@@ -139,8 +139,10 @@ impl Cache {
     /// # Errors
     /// [`Error::Io`] when something cannot be removed.
     pub fn clean(&self, what: Clean) -> Result<u64> {
-        let _prepare = self.lock_prepare()?;
+        // In the order of a run, which prepares a part while it uses others: the other way round, each of the two could
+        // wait for the other.
         let _use = self.lock("use.lock", true)?;
+        let _prepare = self.lock_prepare()?;
         let mut freed = 0;
         for entry in fs::read_dir(&self.root).at("read", &self.root)? {
             let path = entry.at("read", &self.root)?.path();
@@ -258,6 +260,26 @@ mod tests {
         assert_eq!(there(), [true, false, false]);
         assert_eq!(cache.clean(Clean::All).unwrap(), 4);
         assert_eq!(there(), [false, false, false]);
+    }
+
+    #[test]
+    fn who_waits_to_clean_does_not_hold_up_a_run() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = Cache::open(temp.path()).unwrap();
+        let running = cache.lock_use().unwrap();
+        let cleaner = cache.clone();
+        let clean = std::thread::spawn(move || cleaner.clean(Clean::Built));
+        // Long enough for it to come to its locks; it can't get beyond that of the run.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!clean.is_finished());
+        let prepare = File::options()
+            .create(true)
+            .append(true)
+            .open(temp.path().join("prepare.lock"))
+            .unwrap();
+        prepare.try_lock().unwrap();
+        drop((prepare, running));
+        clean.join().unwrap().unwrap();
     }
 
     #[test]

@@ -32,6 +32,8 @@ const HOSTS: &str = "127.0.0.1 localhost lab\n";
 const FORM: u32 = 1;
 /// Most disks kept.
 const KEPT: usize = 2;
+/// How the name of a run's copy ends.
+const COPY: &str = ".disk";
 
 /// What a disk is made of.
 pub(crate) struct Recipe<'a> {
@@ -43,12 +45,18 @@ pub(crate) struct Recipe<'a> {
 }
 
 impl Recipe<'_> {
-    /// The disk in the cache, made if it is not there. Others go on with the cache meanwhile.
+    /// A copy of the disk, which is made if it is not there. Others go on with the cache meanwhile, but for its disks:
+    /// who makes one may remove another.
     ///
     /// # Errors
-    /// Those of apt, mmdebstrap and mke2fs, and [`Error::Argument`] when it has to be made and we are not root.
-    pub(crate) fn fetch(&self, cache: &Cache, config: &Config) -> Result<PathBuf> {
-        let _making = cache.lock_snapshot("disks")?;
+    /// Those of apt, mmdebstrap and mke2fs, and [`Error::Argument`] when it has to be made and we are not root; then
+    /// those of [`Copy::of`].
+    pub(crate) fn copy(&self, cache: &Cache, config: &Config) -> Result<Copy> {
+        let _disks = cache.lock_snapshot("disks")?;
+        Copy::of(cache, &self.fetch(cache, config)?)
+    }
+
+    fn fetch(&self, cache: &Cache, config: &Config) -> Result<PathBuf> {
         let disks = cache.dir("disks")?;
         let disk = disks.join(format!("{}-{}.ext4", self.name, self.identity()));
         if disk.exists() {
@@ -209,7 +217,8 @@ fn make_filesystem(tree: &Path, disk: &Path, mib: u32) -> Result<()> {
     command::output(&mut command, &doing, "e2fsprogs").map(|_| ())
 }
 
-/// A copy of a disk for one run, which is removed when it is dropped.
+/// A copy of a disk for one run, which is removed when it is dropped, or by the next run when ours was killed: its lock
+/// says that it is used.
 #[derive(Debug)]
 pub(crate) struct Copy {
     file: tempfile::NamedTempFile,
@@ -220,12 +229,17 @@ impl Copy {
     ///
     /// # Errors
     /// [`Error::NoSpace`], or those of cp.
-    pub(crate) fn of(cache: &Cache, disk: &Path) -> Result<Copy> {
+    fn of(cache: &Cache, disk: &Path) -> Result<Copy> {
+        let runs = cache.dir("runs")?;
+        remove_abandoned(&runs)?;
         let meta = fs::metadata(disk).at("look at", disk)?;
         // A run may fill it.
         cache.check_space(meta.len())?;
-        let runs = cache.dir("runs")?;
-        let file = tempfile::NamedTempFile::new_in(&runs).at("make a file in", &runs)?;
+        let file = tempfile::Builder::new()
+            .suffix(COPY)
+            .tempfile_in(&runs)
+            .at("make a file in", &runs)?;
+        file.as_file().lock().at("lock", file.path())?;
         let mut command = Command::new("cp");
         command
             .args(["--sparse=always", "--reflink=auto"])
@@ -237,6 +251,26 @@ impl Copy {
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
+}
+
+/// Removes the copies that nobody holds. The lock of the disks keeps others from making one meanwhile.
+fn remove_abandoned(runs: &Path) -> Result<()> {
+    for entry in fs::read_dir(runs).at("read", runs)? {
+        let path = entry.at("read", runs)?.path();
+        if !path.to_string_lossy().ends_with(COPY) {
+            continue;
+        }
+        // A run that ends meanwhile takes its copy along.
+        let Ok(file) = fs::File::open(&path) else {
+            continue;
+        };
+        match file.try_lock() {
+            Ok(()) => remove(&path)?,
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(source)) => return Err(source).at("lock", &path),
+        }
+    }
+    Ok(())
 }
 
 /// Removes the disks that were not used for the longest time, and what a break left.
@@ -334,5 +368,22 @@ mod tests {
         let path = copy.path().to_path_buf();
         drop(copy);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_goes_and_what_is_used_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = Cache::open(temp.path()).unwrap();
+        let disk = temp.path().join("d.ext4");
+        fs::write(&disk, "disk").unwrap();
+        let used = Copy::of(&cache, &disk).unwrap();
+        // The kernel lets go of a lock when its owner is gone.
+        let left = temp.path().join("runs/left.disk");
+        let other = temp.path().join("runs/other");
+        fs::write(&left, "left").unwrap();
+        fs::write(&other, "another thing of a run").unwrap();
+        let more = Copy::of(&cache, &disk).unwrap();
+        assert!(!left.exists());
+        assert!(used.path().exists() && more.path().exists() && other.exists());
     }
 }
