@@ -450,15 +450,18 @@ impl Run<'_> {
         let Err(error) = self.attach_together(session, &wish.it, name, queues) else {
             return Ok(());
         };
-        let is_hopeless = is_fatal(&error) || error.class() == Class::LeftChanged;
-        if is_hopeless || queues.len() == 1 || self.may_come(&error) {
+        if is_hopeless(&error) || queues.len() == 1 || self.may_come(&error) {
             return Err(error);
         }
         let mut failed = Vec::new();
+        let mut hopeless = None;
         for one in queues {
             match self.attach_together(session, &wish.it, name, &[*one]) {
                 Ok(()) => {}
-                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) if is_hopeless(&error) => {
+                    hopeless = Some(error);
+                    break;
+                }
                 Err(error) => failed.push((one.0, error)),
             }
         }
@@ -469,7 +472,7 @@ impl Run<'_> {
         for (queue, error) in failed {
             self.fail(wish.line, queue_label(&wish.it, name, queue), &error);
         }
-        Ok(())
+        hopeless.map_or(Ok(()), Err)
     }
 
     fn attach_together(
@@ -539,6 +542,11 @@ fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
 fn is_fatal(error: &Error) -> bool {
     let class = error.class();
     matches!(error, Error::State(_)) || matches!(class, Class::NotLoaded | Class::NoPrivilege)
+}
+
+/// Nothing more is tried with this interface: the next queue would meet the same, or what a failure has left.
+fn is_hopeless(error: &Error) -> bool {
+    is_fatal(error) || error.class() == Class::LeftChanged
 }
 
 /// Whether something is missing that comes by itself at boot.

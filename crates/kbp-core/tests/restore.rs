@@ -98,6 +98,14 @@ fn machine() -> Machine {
     machine
 }
 
+/// Has an interrupt refuse another affinity, also to root, as one does that the kernel manages: its file is one of the
+/// running system that nobody may write.
+fn refuse_affinity(machine: &Machine, irq: u32) {
+    let file = format!("proc/irq/{irq}/smp_affinity_list");
+    machine.remove(&file);
+    machine.link(&file, "/sys/devices/system/cpu/online");
+}
+
 fn family() -> Family {
     let text = |texts: &[(&str, &str)]| -> BTreeMap<String, String> {
         let owned = texts.iter().map(|(a, b)| (a.to_string(), b.to_string()));
@@ -410,6 +418,22 @@ fn one_queue_that_the_kernel_refuses_leaves_the_others() {
         "{failed:#?}"
     );
     assert_eq!(family.napis.len(), 3);
+}
+
+#[test]
+fn what_is_left_changed_is_told_although_every_queue_fails() {
+    let (machine, mut family) = (machine(), family());
+    refuse_affinity(&machine, 30);
+    refuse_affinity(&machine, 31);
+    // Both queues together are taken back, the first of them alone is not.
+    family.detaches = Some(1);
+    let text = "version = 1\n[[poller]]\ncpu = 2\n\
+                [[attach]]\ndevice = 'eth1'\nqueues = '0-1'\ncpus = '2'\n";
+    let restored = now(&machine, &mut family, text);
+    let file = parse("kbp.toml", text).unwrap();
+    let error = restored.verdict(&file, Options::default()).unwrap_err();
+    assert_eq!(error.class(), Class::LeftChanged, "{error}");
+    assert_eq!(family.napis.len(), 1, "nothing more was tried");
 }
 
 #[test]
