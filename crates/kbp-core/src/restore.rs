@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::apply::AttachReport;
 use crate::backlog;
 use crate::card::{self, Place};
-use crate::client::{Client, Control};
+use crate::client::{Client, ClientError, Control};
 use crate::error::{Class, Error};
 use crate::host::Host;
 use crate::imagined::Imagined;
@@ -68,6 +68,8 @@ pub struct Restored {
     pub notes: Vec<String>,
     /// What could not be done.
     pub failed: Vec<Failure>,
+    /// Why the rest was not tried.
+    pub stopped: Option<Error>,
 }
 
 impl Restored {
@@ -77,15 +79,19 @@ impl Restored {
         nothing && self.reports.is_empty() && self.changes.is_empty()
     }
 
-    /// An error where something could not be done.
-    pub fn verdict(&self, file: &SetupFile, options: Options) -> Result<(), Error> {
+    /// An error where something could not be done. That the host is left changed is worse than all else.
+    pub fn verdict(self, file: &SetupFile, options: Options) -> Result<(), Error> {
         let left = self
             .failed
             .iter()
             .filter(|one| one.class == Class::LeftChanged);
-        let left: Vec<&str> = left.map(|one| one.reason.as_str()).collect();
+        let mut left: Vec<String> = left.map(|one| one.reason.clone()).collect();
         if !left.is_empty() {
+            left.extend(self.stopped.map(|error| error.to_string()));
             return Err(Error::UndoIncomplete(left.join("; ")));
+        }
+        if let Some(error) = self.stopped {
+            return Err(error);
         }
         let what = match self.failed.len() {
             0 => return Ok(()),
@@ -125,14 +131,14 @@ impl Reach for Kernel {
 
 /// Make a host what the file says. `waits` is told once for what is waited, with the reasons.
 ///
-/// An error means that nothing could be tried; what could not be done is in the result.
+/// What could not be done is in the result, and so is the error that everything after it would have met too.
 pub fn restore(
     host: &Host,
     reach: &mut dyn Reach,
     file: &SetupFile,
     options: Options,
     waits: &mut dyn FnMut(&[String]),
-) -> Result<Restored, Error> {
+) -> Restored {
     let deadline = Instant::now() + options.wait;
     let mut run = Run {
         host,
@@ -150,13 +156,20 @@ pub fn restore(
         let mut missing = Vec::new();
         let mut later = Vec::new();
         for task in tasks {
-            if let Some(reason) = run.attempt(reach, &task)? {
-                missing.push(format!("{} ({reason})", task.label()));
-                later.push(task);
+            match run.attempt(reach, &task) {
+                Ok(None) => {}
+                Ok(Some(reason)) => {
+                    missing.push(format!("{} ({reason})", task.label()));
+                    later.push(task);
+                }
+                Err(error) => {
+                    run.restored.stopped = Some(error);
+                    return run.restored;
+                }
             }
         }
         if later.is_empty() {
-            return Ok(run.restored);
+            return run.restored;
         }
         if !has_told {
             waits(&missing);
@@ -538,10 +551,16 @@ fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
     }
 }
 
-/// The next thing would meet the same.
+/// The next thing would meet the same: the module or a network namespace can't be reached, or nothing remembered. That
+/// one file can't be written is no such thing: nobody may move an interrupt that the kernel manages.
 fn is_fatal(error: &Error) -> bool {
-    let class = error.class();
-    matches!(error, Error::State(_)) || matches!(class, Class::NotLoaded | Class::NoPrivilege)
+    match error {
+        Error::State(_)
+        | Error::Client(ClientError::NotLoaded | ClientError::NoPrivilege { .. }) => true,
+        Error::Netns(error) => error.class() == Class::NoPrivilege,
+        Error::RolledBack { cause, .. } => is_fatal(cause),
+        _ => false,
+    }
 }
 
 /// Nothing more is tried with this interface: the next queue would meet the same, or what a failure has left.

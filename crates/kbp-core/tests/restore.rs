@@ -46,7 +46,7 @@ fn restore_with(
         family,
         meanwhile: &mut |_| {},
     };
-    restore(&machine.host, &mut here, file, options, &mut |_| {}).unwrap()
+    restore(&machine.host, &mut here, file, options, &mut |_| {})
 }
 
 fn now(machine: &Machine, family: &mut Family, text: &str) -> Restored {
@@ -437,6 +437,41 @@ fn what_is_left_changed_is_told_although_every_queue_fails() {
 }
 
 #[test]
+fn an_interrupt_that_nobody_may_move_keeps_nothing_else_from_being_done() {
+    let (machine, mut family) = (machine(), family());
+    refuse_affinity(&machine, 31);
+    let text = "version = 1\n[[poller]]\ncpu = 2\n[[attach]]\ndevice = 'eth1'\ncpus = '2'\n\
+                [[attach]]\ndevice = 'near'\ncpus = '2'\n";
+    let restored = now(&machine, &mut family, text);
+    let failed = failures(&restored);
+    assert_eq!(failed.len(), 1, "{failed:#?}");
+    assert!(failed[0].starts_with("4: eth1 queue 1: "), "{failed:#?}");
+    assert_eq!(
+        (family.napis.len(), machine.rps("near", 1)),
+        (3, "4".into())
+    );
+    let file = parse("kbp.toml", text).unwrap();
+    let error = restored.verdict(&file, Options::default()).unwrap_err();
+    assert_eq!(error.class(), Class::Incomplete);
+}
+
+#[test]
+fn what_was_done_before_an_error_that_ends_it_all_is_told() {
+    let (machine, mut family) = (machine(), family());
+    family.lose_privilege = true;
+    let text =
+        "version = 1\n[[poller]]\ncpu = 2\n[[attach]]\ndevice = 'eth1'\nqueues = '0'\ncpus = '2'\n\
+                [[attach]]\ndevice = 'eth0'\ncpus = '2'\n[[attach]]\ndevice = 'near'\ncpus = '2'\n";
+    let restored = now(&machine, &mut family, text);
+    assert_eq!((restored.pollers.len(), restored.reports.len()), (1, 1));
+    assert_eq!(failures(&restored), [""; 0]);
+    assert_eq!(machine.rps("near", 0), "0", "nothing more is tried");
+    let file = parse("kbp.toml", text).unwrap();
+    let error = restored.verdict(&file, Options::default()).unwrap_err();
+    assert_eq!(error.class(), Class::NoPrivilege);
+}
+
+#[test]
 fn a_poller_comes_back_without_a_backlog_that_this_kernel_does_not_give() {
     let (machine, mut family) = (machine(), family());
     family.refuse_backlog = true;
@@ -512,7 +547,6 @@ fn what_comes_late_is_waited_for_and_the_rest_is_not_kept() {
     let restored = restore(&machine.host, &mut here, &file, options, &mut |missing| {
         told.extend(missing.to_vec());
     });
-    let restored = restored.unwrap();
     assert_eq!(told.len(), 1);
     assert!(
         told[0].starts_with("eth2 (there is no interface 'eth2'"),

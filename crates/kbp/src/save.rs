@@ -163,7 +163,7 @@ pub fn restore(args: RestoreArgs, context: &Context) -> Result<()> {
         &file,
         options,
         &mut waits,
-    )?;
+    );
     restored.notes.iter().for_each(print::note);
     match context.json {
         true => print::json(context, &value(&restored, &file)?)?,
@@ -214,7 +214,8 @@ fn print_restored(context: &Context, restored: &Restored, file: &SetupFile) -> R
     for label in &restored.unchanged {
         print::line(format!("{label}: so already"))?;
     }
-    match restored.is_unchanged() && restored.failed.is_empty() {
+    let is_whole = restored.failed.is_empty() && restored.stopped.is_none();
+    match restored.is_unchanged() && is_whole {
         true => print::line(format!(
             "nothing to do: everything is as {} says",
             file.name

@@ -217,6 +217,8 @@ pub struct Family {
     pub napis: Vec<Napi>,
     /// Refuse to attach this queue.
     pub refuse_queue: Option<u32>,
+    /// Refuse every attachment but the first, as to a caller without the privilege.
+    pub lose_privilege: bool,
     /// Refuse every detach.
     pub refuse_detach: bool,
     /// How many detaches are left before they are refused.
@@ -350,6 +352,11 @@ impl Control for Family {
         let attached = match reference {
             NapiRef::Queue { queue, .. } if self.refuse_queue == Some(*queue) => {
                 return Err(refusal(libc::EOPNOTSUPP, "no NAPI instance for this queue"));
+            }
+            NapiRef::Queue { .. } if self.lose_privilege && !self.napis.is_empty() => {
+                return Err(ClientError::NoPrivilege {
+                    what: "attach".into(),
+                });
             }
             NapiRef::Queue { ifname, queue } => Napi {
                 ifindex: Some(self.ifindex.get(ifname).copied().unwrap_or(2)),
