@@ -147,6 +147,7 @@ pub fn restore(
         imagined: Vec::new(),
         told: Vec::new(),
         attached: BTreeSet::new(),
+        ports: BTreeSet::new(),
         restored: Restored::default(),
     };
     let mut tasks = tasks(file);
@@ -262,6 +263,8 @@ struct Run<'r> {
     told: Vec<u32>,
     /// What this run has attached, which it may meet again.
     attached: BTreeSet<String>,
+    /// Ports of bridges that were dealt with, by the line that asks for the bridge, while other ports are waited for.
+    ports: BTreeSet<(usize, String)>,
     restored: Restored,
 }
 
@@ -381,30 +384,57 @@ impl Run<'_> {
             true => self.host.bridge_ports(&ifname)?,
             false => None,
         };
-        let names = match ports {
-            Some(ports) if ports.is_empty() => return Err(no_ports(&ifname)),
-            Some(ports) => ports,
-            None => vec![ifname],
-        };
         let now = session.requested_here()?;
         let mut turns = wish.it.cpus.iter().copied().cycle();
-        for name in names {
-            let interface = self.host.interface(&name)?;
-            let queues = match wish.it.queues.is_empty() {
-                true => (0..interface.rx_queues).collect(),
-                false => wish.it.queues.clone(),
-            };
-            let mut missing = Vec::new();
-            for (queue, cpu) in queues.into_iter().zip(&mut turns) {
-                let is_it = |one: &&Queue| (one.ifindex, one.queue) == (interface.ifindex, queue);
-                match now.iter().find(is_it) {
-                    Some(one) => self.compare(wish, one, cpu),
-                    None => missing.push((queue, cpu)),
+        let ports = match ports {
+            Some(ports) if ports.is_empty() => return Err(no_ports(&ifname)),
+            Some(ports) => ports,
+            None => return self.interface(session, wish, &ifname, &now, &mut turns),
+        };
+        let mut early = None;
+        for port in ports {
+            match self.interface(session, wish, &port, &now, &mut turns) {
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) if self.may_come(&error) => {
+                    early = Some(error);
+                    continue;
                 }
+                Err(error) => self.fail(wish.line, interface_label(&wish.it, &port), &error),
+                Ok(()) => {}
             }
-            self.attach(session, wish, &name, &missing)?;
+            self.ports.insert((wish.line, port));
         }
-        Ok(())
+        early.map_or(Ok(()), Err)
+    }
+
+    /// Attach what is wanted and not attached of one interface.
+    fn interface(
+        &mut self,
+        session: &mut Session<'_>,
+        wish: &At<Attachment>,
+        name: &str,
+        now: &[Queue],
+        turns: &mut impl Iterator<Item = u32>,
+    ) -> Result<(), Error> {
+        let interface = self.host.interface(name)?;
+        let queues = match wish.it.queues.is_empty() {
+            true => (0..interface.rx_queues).collect(),
+            false => wish.it.queues.clone(),
+        };
+        // Its turns are taken also where nothing is left to be done.
+        let queues: Vec<(u32, u32)> = queues.into_iter().zip(turns).collect();
+        if self.ports.contains(&(wish.line, name.to_owned())) {
+            return Ok(());
+        }
+        let mut missing = Vec::new();
+        for (queue, cpu) in queues {
+            let is_it = |one: &&Queue| (one.ifindex, one.queue) == (interface.ifindex, queue);
+            match now.iter().find(is_it) {
+                Some(one) => self.compare(wish, one, cpu),
+                None => missing.push((queue, cpu)),
+            }
+        }
+        self.attach(session, wish, name, &missing)
     }
 
     /// The name that the wanted interface has now.
@@ -506,8 +536,10 @@ impl Run<'_> {
             move_irq: wish.irq,
             set_xps: wish.xps,
         };
+        // Asked before: one that comes up after the plan has failed was down for the plan, and the next one may succeed.
+        let was_up = self.host.is_up(name);
         let plan = match session.plan_attach(&request) {
-            Err(Error::NoVector { .. }) if !self.host.is_up(name)? => {
+            Err(Error::NoVector { .. }) if !was_up? => {
                 return Err(Error::NotFound(format!(
                     "{name} is down, and its driver takes interrupts when it comes up; set it up, or write `irq = false` \
                      to leave them where they are"
@@ -544,11 +576,15 @@ fn push_new<T: PartialEq>(all: &mut Vec<T>, one: T) {
     }
 }
 
-fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
+fn interface_label(wish: &Attachment, ifname: &str) -> String {
     match &wish.netns {
-        Some(netns) => format!("{ifname} queue {queue} in network namespace {netns}"),
-        None => format!("{ifname} queue {queue}"),
+        Some(netns) => format!("{ifname} in network namespace {netns}"),
+        None => ifname.into(),
     }
+}
+
+fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
+    interface_label(wish, &format!("{ifname} queue {queue}"))
 }
 
 /// The next thing would meet the same: the module or a network namespace can't be reached, or nothing remembered. That

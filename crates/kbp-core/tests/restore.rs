@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::{request, Family, Machine};
@@ -564,6 +564,68 @@ fn what_comes_late_is_waited_for_and_the_rest_is_not_kept() {
     };
     let restored = restore_with(&machine, &mut family, &file, options);
     assert_eq!(failures(&restored).len(), 1);
+}
+
+/// A bridge with a veth, eth2, which comes late, a veth whose file can't be written, and one more veth.
+fn add_bridge(machine: &Machine) {
+    machine.write("sys/class/net/br0/bridge/bridge_id", "8000.0\n");
+    machine.write("sys/class/net/br0/ifindex", "20\n");
+    machine.add_nic("eth2", "0000:00:05.0", 4, 1, &[40]);
+    machine.write("sys/class/net/eth2/flags", "0x1002\n");
+    for (number, port) in ["a\"b", "eth2", "near", "next"].iter().enumerate() {
+        let file = format!("sys/class/net/br0/brif/{port}/port_no");
+        machine.write(&file, &format!("{}\n", number + 1));
+    }
+    for queue in 0..2 {
+        let file = format!("sys/class/net/near/queues/rx-{queue}/rps_cpus");
+        machine.remove(&file);
+        machine.link(&file, "/sys/devices/system/cpu/kernel_max");
+    }
+}
+
+#[test]
+fn a_port_that_is_late_or_refuses_keeps_no_other_port_from_being_attached() {
+    let text = "version = 1\n[[poller]]\ncpu = 2\n[[attach]]\ndevice = 'br0'\ncpus = '2'\n";
+    let file = parse("kbp.toml", text).unwrap();
+    for is_dry in [true, false] {
+        let (machine, mut family) = (machine(), family());
+        family.ifindex.insert("eth2".into(), 4);
+        add_bridge(&machine);
+        let mut tries = 0;
+        let mut here = Here {
+            family: &mut family,
+            meanwhile: &mut |_| {
+                tries += 1;
+                // The poller, and the bridge three times.
+                if tries == 4 {
+                    let line = "\n 40: 0 0 0 0 PCI-MSI 40-edge  eth2-rx-0\n";
+                    machine.write("proc/interrupts", &(machine.read("proc/interrupts") + line));
+                    machine.write("sys/class/net/eth2/flags", "0x1003\n");
+                }
+            },
+        };
+        let wait = Duration::from_secs(60);
+        let options = Options { wait, is_dry };
+        let restored = restore(&machine.host, &mut here, &file, options, &mut |_| {});
+        assert_eq!(tries, 4);
+        match is_dry {
+            true => {
+                let once: BTreeSet<_> = restored.changes.iter().collect();
+                assert_eq!(once.len(), restored.changes.len(), "{restored:#?}");
+                assert!(restored.changes.iter().any(|one| one.contains("next")));
+            }
+            false => {
+                let failed = failures(&restored);
+                assert_eq!(failed.len(), 1, "{failed:#?}");
+                assert!(failed[0].starts_with("4: near: "), "{failed:#?}");
+                assert_eq!(
+                    (machine.rps("a\"b", 0), machine.rps("next", 1)),
+                    ("4".into(), "4".into())
+                );
+                assert_eq!(machine.affinity(40), "2");
+            }
+        }
+    }
 }
 
 /// A text, the line of what is wrong with it, and words of what is told.
