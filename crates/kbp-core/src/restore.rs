@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::apply::AttachReport;
 use crate::backlog;
-use crate::card::{self, Place};
+use crate::card::{self, Place, Present};
 use crate::client::{Client, ClientError, Control};
+use crate::differences::{difference, differences};
 use crate::error::{Class, Error};
 use crate::host::Host;
 use crate::imagined::Imagined;
@@ -142,6 +143,7 @@ pub fn restore(
     let deadline = Instant::now() + options.wait;
     let mut run = Run {
         host,
+        file,
         is_dry: options.is_dry,
         is_last: false,
         imagined: Vec::new(),
@@ -254,6 +256,7 @@ fn tasks(file: &SetupFile) -> Vec<Task> {
 
 struct Run<'r> {
     host: &'r Host,
+    file: &'r SetupFile,
     is_dry: bool,
     /// What is not there now is not waited for any more.
     is_last: bool,
@@ -440,14 +443,20 @@ impl Run<'_> {
     /// The name that the wanted interface has now.
     fn ifname(&mut self, session: &mut Session<'_>, wish: &Attachment) -> Result<String, Error> {
         let device = &wish.device;
-        let present = self.host.present(session.control);
-        match card::place(device, &wish.card, &present?) {
+        let present = self.host.present(session.control)?;
+        match card::place(device, &wish.card, &present) {
             Place::AsNamed => Ok(device.clone()),
-            Place::Renamed(other) => {
-                let note = format!("{device} is called {other} now ({})", wish.card);
-                push_new(&mut self.restored.notes, note);
-                Ok(other)
+            Place::Renamed(other) => Ok(self.renamed(wish, other)),
+            Place::Elsewhere(other)
+                if self.is_last && !self.is_of_another(wish, &other.ifname, &present) =>
+            {
+                Ok(self.renamed(wish, other.ifname))
             }
+            Place::Elsewhere(other) => Err(Error::NotFound(format!(
+                "{device} is not there ({}); {} has its address, but another name and place ({}). If that is the one that \
+                 is meant, write its bus into the file",
+                wish.card, other.ifname, other.card
+            ))),
             Place::Replaced(card) => Err(Error::NotFound(format!(
                 "{device} is another card now ({card}), and the one that is meant is not there ({}); if it was replaced, \
                  take mac and bus out of the file",
@@ -462,6 +471,22 @@ impl Run<'_> {
                 wish.card
             ))),
         }
+    }
+
+    fn renamed(&mut self, wish: &Attachment, other: String) -> String {
+        let note = format!("{} is called {other} now ({})", wish.device, wish.card);
+        push_new(&mut self.restored.notes, note);
+        other
+    }
+
+    /// Whether something else in the file means an interface that is there.
+    fn is_of_another(&self, wish: &Attachment, ifname: &str, present: &[Present]) -> bool {
+        let mut others = self.file.attachments.iter().map(|at| &at.it);
+        others.any(|one| {
+            let is_other = (&one.device, &one.card) != (&wish.device, &wish.card);
+            let place = card::place(&one.device, &one.card, present);
+            one.netns == wish.netns && is_other && place.ifname(&one.device) == Some(ifname)
+        })
     }
 
     /// A queue that is attached already, as it is wanted or otherwise.
@@ -626,57 +651,4 @@ fn describe(spec: &PollerSpec) -> String {
     words.extend(spec.watchdog_ms.map(|ms| format!("watchdog {ms} ms")));
     words.extend(spec.backlog.map(|backlog| format!("backlog {backlog}")));
     words.join(", ")
-}
-
-/// What of a poller is otherwise than wanted, as `has` goes on. That a backlog is to be attached is no difference: it
-/// can be.
-fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -> Vec<String> {
-    fn differs<T: PartialEq + std::fmt::Display>(
-        what: &str,
-        wanted: Option<T>,
-        now: T,
-    ) -> Option<String> {
-        let wanted = wanted.filter(|wanted| *wanted != now)?;
-        Some(format!("{what} {now}, not {wanted}"))
-    }
-    let wanted = spec.backlog.filter(|wanted| *wanted != Backlog::Attached);
-    let schedule = spec.schedule.map(|schedule| schedule.to_string());
-    [
-        differs("owns", spec.owns, there.owns),
-        differs("priority", schedule, there.schedule.to_string()),
-        differs("budget", spec.budget, there.budget),
-        differs("watchdog_ms", spec.watchdog_ms, there.watchdog_ms),
-        differs("backlog", wanted, backlog),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-/// What of an attached queue is otherwise than wanted.
-fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<String> {
-    if now.cpu != cpu {
-        return Some(format!(
-            "to the poller of CPU {}, not of CPU {cpu}",
-            now.cpu
-        ));
-    }
-    match (now.mode, wish.mode) {
-        (Some(now), Some(wanted)) if now != wanted => {
-            return Some(format!("with mode {now}, not {wanted}"))
-        }
-        _ => {}
-    }
-    if now.irq.is_some_and(|irq| irq != wish.irq) {
-        return Some(match wish.irq {
-            true => "its interrupt was not moved (--no-irq)".into(),
-            false => "its interrupt was moved".into(),
-        });
-    }
-    now.xps
-        .filter(|xps| *xps != wish.xps)
-        .map(|_| match wish.xps {
-            true => "its transmit queue was not given to that CPU (--no-xps)".into(),
-            false => "its transmit queue was given to that CPU".into(),
-        })
 }

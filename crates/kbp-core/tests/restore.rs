@@ -507,6 +507,57 @@ fn a_card_is_known_under_another_name_and_another_one_under_its_name_is_refused(
 }
 
 #[test]
+fn a_card_that_is_late_is_not_taken_for_another_one_with_its_address() {
+    // As in a cloud: eth1 has the address of a function that comes later.
+    let late = "version = 1\n[[poller]]\ncpu = 2\n[[attach]]\ndevice = 'eth2'\nmac = '52:54:00:00:00:02'\n\
+                bus = 'pci/0000:00:05.0'\ncpus = '2'\n";
+    let both = format!("{late}[[attach]]\ndevice = 'eth1'\nqueues = '0'\ncpus = '2'\n");
+    for comes in [true, false] {
+        let (machine, mut family) = (machine(), family());
+        family.ifindex.insert("eth2".into(), 4);
+        let address = family.addresses["eth1"].clone();
+        family.addresses.insert("eth2".into(), address);
+        let file = parse("kbp.toml", &both).unwrap();
+        let mut tries = 0;
+        let mut here = Here {
+            family: &mut family,
+            meanwhile: &mut |_| {
+                tries += 1;
+                if tries == 4 && comes {
+                    let line = "\n 40: 0 0 0 0 PCI-MSI 40-edge  eth2-rx-0\n";
+                    machine.write("proc/interrupts", &(machine.read("proc/interrupts") + line));
+                    machine.add_nic("eth2", "0000:00:05.0", 4, 1, &[40]);
+                    machine.write("sys/class/net/eth2/flags", "0x1003\n");
+                    machine.set_bus("eth2", "pci");
+                }
+            },
+        };
+        let wait = Duration::from_millis(if comes { 60_000 } else { 1 });
+        let options = Options {
+            wait,
+            is_dry: false,
+        };
+        let restored = restore(&machine.host, &mut here, &file, options, &mut |_| {});
+        let failed = failures(&restored);
+        match comes {
+            true => assert_eq!((failed, machine.affinity(40)), (vec![], "2".into())),
+            false => assert!(
+                failed.len() == 1 && failed[0].contains("eth1 has its address"),
+                "{failed:#?}"
+            ),
+        }
+        assert_eq!(restored.notes, [""; 0]);
+        assert_eq!(family.napis.len(), if comes { 2 } else { 1 });
+    }
+
+    // Nothing else means eth1: in the end it is the card, in another slot and under another name.
+    let (machine, mut family) = (machine(), family());
+    let restored = now(&machine, &mut family, late);
+    assert_eq!(failures(&restored), [""; 0]);
+    assert!(restored.notes[0].starts_with("eth2 is called eth1 now"));
+}
+
+#[test]
 fn what_comes_late_is_waited_for_and_the_rest_is_not_kept() {
     let (machine, mut family) = (machine(), family());
     family.ifindex.insert("eth2".into(), 4);
