@@ -115,6 +115,7 @@ cmp "$FILE" "$OUT/said" || lab_fail "a dry run prints something else"
 code 0 kbp restore
 says "nothing to do"
 code 2 kbp -n pod save
+code 2 ip netns exec pod kbp save
 
 echo "and comes back"
 unload

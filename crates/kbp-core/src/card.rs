@@ -38,12 +38,27 @@ pub(crate) enum Place {
     AsNamed,
     /// Under another name.
     Renamed(String),
+    /// Perhaps under another name and in another place: only its address says so, which a card that is not there yet may
+    /// have too.
+    Elsewhere(Present),
     /// Nowhere; the name belongs to another card.
     Replaced(Card),
     /// Nowhere, and the name is not there either.
     Missing,
     /// It can't be told which of these it is.
     Several(Vec<String>),
+}
+
+impl Place {
+    /// The name that a card has now which was called `name`, as far as there is one.
+    pub(crate) fn ifname<'n>(&'n self, name: &'n str) -> Option<&'n str> {
+        match self {
+            Self::AsNamed => Some(name),
+            Self::Renamed(other) => Some(other),
+            Self::Elsewhere(other) => Some(&other.ifname),
+            Self::Replaced(_) | Self::Missing | Self::Several(_) => None,
+        }
+    }
 }
 
 impl Card {
@@ -85,6 +100,9 @@ pub(crate) fn place(name: &str, wanted: &Card, present: &[Present]) -> Place {
     let names: Vec<String> = same.iter().map(|one| one.ifname.clone()).collect();
     match (names.as_slice(), named) {
         (names, _) if names.iter().any(|other| other == name) => Place::AsNamed,
+        ([_], _) if wanted.bus.is_some() && wanted.bus != same[0].card.bus => {
+            Place::Elsewhere(same[0].clone())
+        }
         ([other], _) => Place::Renamed(other.clone()),
         ([], Some(named)) => Place::Replaced(named.card.clone()),
         ([], None) => Place::Missing,
@@ -177,6 +195,12 @@ mod tests {
             // In another slot it is the same card.
             ("eth0", card("a", "pci/9"), Place::AsNamed),
             ("eth0", card("", "pci/2"), renamed("eth1")),
+            // With another name as well it may be a second card with that address.
+            (
+                "lan",
+                card("b", "pci/9"),
+                Place::Elsewhere(there[1].clone()),
+            ),
             // Another card in the same slot is another card.
             (
                 "eth0",

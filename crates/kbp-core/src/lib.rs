@@ -29,6 +29,7 @@ pub mod check;
 pub mod client;
 pub mod companions;
 pub mod cpulist;
+mod differences;
 pub mod error;
 pub mod ethtool;
 pub mod host;

@@ -31,6 +31,15 @@ pub enum NetnsError {
         /// The name that was asked for.
         name: String,
     },
+    /// Its file is there and no namespace is mounted on it, as for a moment while ip(8) creates one.
+    #[error(
+        "{} is no network namespace; `ip netns` creates it as a file first and mounts it then",
+        path.display()
+    )]
+    NotMounted {
+        /// The file.
+        path: PathBuf,
+    },
     /// A step failed.
     #[error("cannot enter the network namespace '{name}': {what}: {source}")]
     Enter {
@@ -53,7 +62,7 @@ impl NetnsError {
     /// What kind of failure this is.
     pub fn class(&self) -> Class {
         match self {
-            Self::Unknown { .. } => Class::NotFound,
+            Self::Unknown { .. } | Self::NotMounted { .. } => Class::NotFound,
             Self::Enter { source, .. } | Self::Cookie { source } => Class::of_io(source),
         }
     }
@@ -97,8 +106,11 @@ fn failed(name: &str, what: impl Into<String>) -> impl FnOnce(nix::Error) -> Net
 }
 
 fn switch(name: &str, path: &Path, file: &File) -> Result<(), NetnsError> {
-    setns(file, CloneFlags::CLONE_NEWNET)
-        .map_err(failed(name, format!("setns to {}", path.display())))
+    match setns(file, CloneFlags::CLONE_NEWNET) {
+        // The kernel's word for a file that is no namespace.
+        Err(nix::Error::EINVAL) => Err(NetnsError::NotMounted { path: path.into() }),
+        done => done.map_err(failed(name, format!("setns to {}", path.display()))),
+    }
 }
 
 fn mount_sys(name: &str) -> Result<(), NetnsError> {
@@ -111,12 +123,23 @@ fn mount_sys(name: &str) -> Result<(), NetnsError> {
         .map_err(failed(name, "mount /sys"))
 }
 
+/// Device and inode of a namespace, which tell it from all others.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Whether the calling thread is in the network namespace of the host, which is that of process 1; `None` where that
+/// can't be read.
+pub fn is_of_host() -> Option<bool> {
+    let own = identity(Path::new("/proc/thread-self/ns/net"))?;
+    Some(own == identity(Path::new("/proc/1/ns/net"))?)
+}
+
 /// The name of the calling thread's network namespace; `None` when ip(8) knows none.
 pub fn own_name() -> Option<String> {
-    let place = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    let own = place(Path::new("/proc/thread-self/ns/net"))?;
+    let own = identity(Path::new("/proc/thread-self/ns/net"))?;
     let mut names = fs::read_dir(DIRECTORY).ok()?.filter_map(Result::ok);
-    let named = names.find(|entry| place(&entry.path()) == Some(own))?;
+    let named = names.find(|entry| identity(&entry.path()) == Some(own))?;
     Some(named.file_name().to_string_lossy().into_owned())
 }
 
@@ -271,6 +294,24 @@ mod tests {
         let missing = inside(own, u64::MAX, || ());
         assert!(!matches!(missing, Ok(Some(()))));
         assert_eq!(cookie().unwrap(), own, "the calling thread has stayed");
+    }
+
+    #[test]
+    fn a_file_without_a_namespace_is_one_that_is_not_there_yet() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = switch("pod", file.path(), file.as_file()).unwrap_err();
+        assert!(matches!(error, NetnsError::NotMounted { .. }), "{error}");
+        assert_eq!(error.class(), Class::NotFound);
+    }
+
+    #[test]
+    fn a_new_namespace_is_not_that_of_the_host() {
+        let looked = std::thread::spawn(|| match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => is_of_host(),
+            // Only root may make one.
+            Err(_) => Some(false),
+        });
+        assert_ne!(looked.join().unwrap(), Some(true));
     }
 
     #[test]

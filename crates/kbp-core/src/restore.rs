@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::apply::AttachReport;
 use crate::backlog;
-use crate::card::{self, Place};
-use crate::client::{Client, Control};
+use crate::card::{self, Place, Present};
+use crate::client::{Client, ClientError, Control};
+use crate::differences::{difference, differences};
 use crate::error::{Class, Error};
 use crate::host::Host;
 use crate::imagined::Imagined;
@@ -68,6 +69,8 @@ pub struct Restored {
     pub notes: Vec<String>,
     /// What could not be done.
     pub failed: Vec<Failure>,
+    /// Why the rest was not tried.
+    pub stopped: Option<Error>,
 }
 
 impl Restored {
@@ -77,15 +80,19 @@ impl Restored {
         nothing && self.reports.is_empty() && self.changes.is_empty()
     }
 
-    /// An error where something could not be done.
-    pub fn verdict(&self, file: &SetupFile, options: Options) -> Result<(), Error> {
+    /// An error where something could not be done. That the host is left changed is worse than all else.
+    pub fn verdict(self, file: &SetupFile, options: Options) -> Result<(), Error> {
         let left = self
             .failed
             .iter()
             .filter(|one| one.class == Class::LeftChanged);
-        let left: Vec<&str> = left.map(|one| one.reason.as_str()).collect();
+        let mut left: Vec<String> = left.map(|one| one.reason.clone()).collect();
         if !left.is_empty() {
+            left.extend(self.stopped.map(|error| error.to_string()));
             return Err(Error::UndoIncomplete(left.join("; ")));
+        }
+        if let Some(error) = self.stopped {
+            return Err(error);
         }
         let what = match self.failed.len() {
             0 => return Ok(()),
@@ -125,22 +132,24 @@ impl Reach for Kernel {
 
 /// Make a host what the file says. `waits` is told once for what is waited, with the reasons.
 ///
-/// An error means that nothing could be tried; what could not be done is in the result.
+/// What could not be done is in the result, and so is the error that everything after it would have met too.
 pub fn restore(
     host: &Host,
     reach: &mut dyn Reach,
     file: &SetupFile,
     options: Options,
     waits: &mut dyn FnMut(&[String]),
-) -> Result<Restored, Error> {
+) -> Restored {
     let deadline = Instant::now() + options.wait;
     let mut run = Run {
         host,
+        file,
         is_dry: options.is_dry,
         is_last: false,
         imagined: Vec::new(),
         told: Vec::new(),
         attached: BTreeSet::new(),
+        ports: BTreeSet::new(),
         restored: Restored::default(),
     };
     let mut tasks = tasks(file);
@@ -150,13 +159,20 @@ pub fn restore(
         let mut missing = Vec::new();
         let mut later = Vec::new();
         for task in tasks {
-            if let Some(reason) = run.attempt(reach, &task)? {
-                missing.push(format!("{} ({reason})", task.label()));
-                later.push(task);
+            match run.attempt(reach, &task) {
+                Ok(None) => {}
+                Ok(Some(reason)) => {
+                    missing.push(format!("{} ({reason})", task.label()));
+                    later.push(task);
+                }
+                Err(error) => {
+                    run.restored.stopped = Some(error);
+                    return run.restored;
+                }
             }
         }
         if later.is_empty() {
-            return Ok(run.restored);
+            return run.restored;
         }
         if !has_told {
             waits(&missing);
@@ -240,6 +256,7 @@ fn tasks(file: &SetupFile) -> Vec<Task> {
 
 struct Run<'r> {
     host: &'r Host,
+    file: &'r SetupFile,
     is_dry: bool,
     /// What is not there now is not waited for any more.
     is_last: bool,
@@ -249,6 +266,8 @@ struct Run<'r> {
     told: Vec<u32>,
     /// What this run has attached, which it may meet again.
     attached: BTreeSet<String>,
+    /// Ports of bridges that were dealt with, by the line that asks for the bridge, while other ports are waited for.
+    ports: BTreeSet<(usize, String)>,
     restored: Restored,
 }
 
@@ -368,43 +387,76 @@ impl Run<'_> {
             true => self.host.bridge_ports(&ifname)?,
             false => None,
         };
-        let names = match ports {
-            Some(ports) if ports.is_empty() => return Err(no_ports(&ifname)),
-            Some(ports) => ports,
-            None => vec![ifname],
-        };
         let now = session.requested_here()?;
         let mut turns = wish.it.cpus.iter().copied().cycle();
-        for name in names {
-            let interface = self.host.interface(&name)?;
-            let queues = match wish.it.queues.is_empty() {
-                true => (0..interface.rx_queues).collect(),
-                false => wish.it.queues.clone(),
-            };
-            let mut missing = Vec::new();
-            for (queue, cpu) in queues.into_iter().zip(&mut turns) {
-                let is_it = |one: &&Queue| (one.ifindex, one.queue) == (interface.ifindex, queue);
-                match now.iter().find(is_it) {
-                    Some(one) => self.compare(wish, one, cpu),
-                    None => missing.push((queue, cpu)),
+        let ports = match ports {
+            Some(ports) if ports.is_empty() => return Err(no_ports(&ifname)),
+            Some(ports) => ports,
+            None => return self.interface(session, wish, &ifname, &now, &mut turns),
+        };
+        let mut early = None;
+        for port in ports {
+            match self.interface(session, wish, &port, &now, &mut turns) {
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) if self.may_come(&error) => {
+                    early = Some(error);
+                    continue;
                 }
+                Err(error) => self.fail(wish.line, interface_label(&wish.it, &port), &error),
+                Ok(()) => {}
             }
-            self.attach(session, wish, &name, &missing)?;
+            self.ports.insert((wish.line, port));
         }
-        Ok(())
+        early.map_or(Ok(()), Err)
+    }
+
+    /// Attach what is wanted and not attached of one interface.
+    fn interface(
+        &mut self,
+        session: &mut Session<'_>,
+        wish: &At<Attachment>,
+        name: &str,
+        now: &[Queue],
+        turns: &mut impl Iterator<Item = u32>,
+    ) -> Result<(), Error> {
+        let interface = self.host.interface(name)?;
+        let queues = match wish.it.queues.is_empty() {
+            true => (0..interface.rx_queues).collect(),
+            false => wish.it.queues.clone(),
+        };
+        // Its turns are taken also where nothing is left to be done.
+        let queues: Vec<(u32, u32)> = queues.into_iter().zip(turns).collect();
+        if self.ports.contains(&(wish.line, name.to_owned())) {
+            return Ok(());
+        }
+        let mut missing = Vec::new();
+        for (queue, cpu) in queues {
+            let is_it = |one: &&Queue| (one.ifindex, one.queue) == (interface.ifindex, queue);
+            match now.iter().find(is_it) {
+                Some(one) => self.compare(wish, one, cpu),
+                None => missing.push((queue, cpu)),
+            }
+        }
+        self.attach(session, wish, name, &missing)
     }
 
     /// The name that the wanted interface has now.
     fn ifname(&mut self, session: &mut Session<'_>, wish: &Attachment) -> Result<String, Error> {
         let device = &wish.device;
-        let present = self.host.present(session.control);
-        match card::place(device, &wish.card, &present?) {
+        let present = self.host.present(session.control)?;
+        match card::place(device, &wish.card, &present) {
             Place::AsNamed => Ok(device.clone()),
-            Place::Renamed(other) => {
-                let note = format!("{device} is called {other} now ({})", wish.card);
-                push_new(&mut self.restored.notes, note);
-                Ok(other)
+            Place::Renamed(other) => Ok(self.renamed(wish, other)),
+            Place::Elsewhere(other)
+                if self.is_last && !self.is_of_another(wish, &other.ifname, &present) =>
+            {
+                Ok(self.renamed(wish, other.ifname))
             }
+            Place::Elsewhere(other) => Err(Error::NotFound(format!(
+                "{device} is not there ({}); {} has its address, but another name and place ({}). If that is the one that \
+                 is meant, write its bus into the file",
+                wish.card, other.ifname, other.card
+            ))),
             Place::Replaced(card) => Err(Error::NotFound(format!(
                 "{device} is another card now ({card}), and the one that is meant is not there ({}); if it was replaced, \
                  take mac and bus out of the file",
@@ -419,6 +471,22 @@ impl Run<'_> {
                 wish.card
             ))),
         }
+    }
+
+    fn renamed(&mut self, wish: &Attachment, other: String) -> String {
+        let note = format!("{} is called {other} now ({})", wish.device, wish.card);
+        push_new(&mut self.restored.notes, note);
+        other
+    }
+
+    /// Whether something else in the file means an interface that is there.
+    fn is_of_another(&self, wish: &Attachment, ifname: &str, present: &[Present]) -> bool {
+        let mut others = self.file.attachments.iter().map(|at| &at.it);
+        others.any(|one| {
+            let is_other = (&one.device, &one.card) != (&wish.device, &wish.card);
+            let place = card::place(&one.device, &one.card, present);
+            one.netns == wish.netns && is_other && place.ifname(&one.device) == Some(ifname)
+        })
     }
 
     /// A queue that is attached already, as it is wanted or otherwise.
@@ -450,15 +518,18 @@ impl Run<'_> {
         let Err(error) = self.attach_together(session, &wish.it, name, queues) else {
             return Ok(());
         };
-        let is_hopeless = is_fatal(&error) || error.class() == Class::LeftChanged;
-        if is_hopeless || queues.len() == 1 || self.may_come(&error) {
+        if is_hopeless(&error) || queues.len() == 1 || self.may_come(&error) {
             return Err(error);
         }
         let mut failed = Vec::new();
+        let mut hopeless = None;
         for one in queues {
             match self.attach_together(session, &wish.it, name, &[*one]) {
                 Ok(()) => {}
-                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) if is_hopeless(&error) => {
+                    hopeless = Some(error);
+                    break;
+                }
                 Err(error) => failed.push((one.0, error)),
             }
         }
@@ -469,7 +540,7 @@ impl Run<'_> {
         for (queue, error) in failed {
             self.fail(wish.line, queue_label(&wish.it, name, queue), &error);
         }
-        Ok(())
+        hopeless.map_or(Ok(()), Err)
     }
 
     fn attach_together(
@@ -490,8 +561,10 @@ impl Run<'_> {
             move_irq: wish.irq,
             set_xps: wish.xps,
         };
+        // Asked before: one that comes up after the plan has failed was down for the plan, and the next one may succeed.
+        let was_up = self.host.is_up(name);
         let plan = match session.plan_attach(&request) {
-            Err(Error::NoVector { .. }) if !self.host.is_up(name)? => {
+            Err(Error::NoVector { .. }) if !was_up? => {
                 return Err(Error::NotFound(format!(
                     "{name} is down, and its driver takes interrupts when it comes up; set it up, or write `irq = false` \
                      to leave them where they are"
@@ -528,17 +601,32 @@ fn push_new<T: PartialEq>(all: &mut Vec<T>, one: T) {
     }
 }
 
-fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
+fn interface_label(wish: &Attachment, ifname: &str) -> String {
     match &wish.netns {
-        Some(netns) => format!("{ifname} queue {queue} in network namespace {netns}"),
-        None => format!("{ifname} queue {queue}"),
+        Some(netns) => format!("{ifname} in network namespace {netns}"),
+        None => ifname.into(),
     }
 }
 
-/// The next thing would meet the same.
+fn queue_label(wish: &Attachment, ifname: &str, queue: u32) -> String {
+    interface_label(wish, &format!("{ifname} queue {queue}"))
+}
+
+/// The next thing would meet the same: the module or a network namespace can't be reached, or nothing remembered. That
+/// one file can't be written is no such thing: nobody may move an interrupt that the kernel manages.
 fn is_fatal(error: &Error) -> bool {
-    let class = error.class();
-    matches!(error, Error::State(_)) || matches!(class, Class::NotLoaded | Class::NoPrivilege)
+    match error {
+        Error::State(_)
+        | Error::Client(ClientError::NotLoaded | ClientError::NoPrivilege { .. }) => true,
+        Error::Netns(error) => error.class() == Class::NoPrivilege,
+        Error::RolledBack { cause, .. } => is_fatal(cause),
+        _ => false,
+    }
+}
+
+/// Nothing more is tried with this interface: the next queue would meet the same, or what a failure has left.
+fn is_hopeless(error: &Error) -> bool {
+    is_fatal(error) || error.class() == Class::LeftChanged
 }
 
 /// Whether something is missing that comes by itself at boot.
@@ -563,57 +651,4 @@ fn describe(spec: &PollerSpec) -> String {
     words.extend(spec.watchdog_ms.map(|ms| format!("watchdog {ms} ms")));
     words.extend(spec.backlog.map(|backlog| format!("backlog {backlog}")));
     words.join(", ")
-}
-
-/// What of a poller is otherwise than wanted, as `has` goes on. That a backlog is to be attached is no difference: it
-/// can be.
-fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -> Vec<String> {
-    fn differs<T: PartialEq + std::fmt::Display>(
-        what: &str,
-        wanted: Option<T>,
-        now: T,
-    ) -> Option<String> {
-        let wanted = wanted.filter(|wanted| *wanted != now)?;
-        Some(format!("{what} {now}, not {wanted}"))
-    }
-    let wanted = spec.backlog.filter(|wanted| *wanted != Backlog::Attached);
-    let schedule = spec.schedule.map(|schedule| schedule.to_string());
-    [
-        differs("owns", spec.owns, there.owns),
-        differs("priority", schedule, there.schedule.to_string()),
-        differs("budget", spec.budget, there.budget),
-        differs("watchdog_ms", spec.watchdog_ms, there.watchdog_ms),
-        differs("backlog", wanted, backlog),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-/// What of an attached queue is otherwise than wanted.
-fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<String> {
-    if now.cpu != cpu {
-        return Some(format!(
-            "to the poller of CPU {}, not of CPU {cpu}",
-            now.cpu
-        ));
-    }
-    match (now.mode, wish.mode) {
-        (Some(now), Some(wanted)) if now != wanted => {
-            return Some(format!("with mode {now}, not {wanted}"))
-        }
-        _ => {}
-    }
-    if now.irq.is_some_and(|irq| irq != wish.irq) {
-        return Some(match wish.irq {
-            true => "its interrupt was not moved (--no-irq)".into(),
-            false => "its interrupt was moved".into(),
-        });
-    }
-    now.xps
-        .filter(|xps| *xps != wish.xps)
-        .map(|_| match wish.xps {
-            true => "its transmit queue was not given to that CPU (--no-xps)".into(),
-            false => "its transmit queue was given to that CPU".into(),
-        })
 }

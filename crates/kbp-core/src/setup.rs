@@ -6,8 +6,9 @@
 //! [`crate::restore`].
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -216,37 +217,93 @@ impl Setup {
     }
 }
 
+/// What a new file may be read and written by.
+const NEW_FILE: u32 = 0o644;
+
 /// Write a file so that a reader, and a machine that loses its power, has the old or the new one and never a part. Its
-/// directory is made if there is none.
+/// directory is made if there is none. What is no regular file, as a pipe or /dev/null, stays what it is and is written
+/// to.
 pub fn write(path: &Path, text: &str) -> Result<(), SetupError> {
-    // What a link leads to is written, and the link stays.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let failed = |what: &'static str, path: &Path| {
-        let path = path.to_owned();
-        move |source| SetupError::Io { what, path, source }
-    };
+    let failed = |source| failed("write", path)(source);
+    match fs::metadata(path) {
+        // What a link leads to is replaced, and the link stays.
+        Ok(old) if old.is_file() => {
+            let path = fs::canonicalize(path).map_err(failed)?;
+            replace(&path, Some(&old), text)
+        }
+        Ok(_) => write_into(path, text).map_err(failed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match path.is_symlink() {
+            // It leads to what is not there, and writing makes that.
+            true => write_into(path, text).map_err(failed),
+            false => replace(path, None, text),
+        },
+        Err(source) => Err(failed(source)),
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SetupError {
+    let path = path.to_owned();
+    move |source| SetupError::Io { what, path, source }
+}
+
+fn write_into(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let mut file = options.mode(NEW_FILE).open(path)?;
+    file.write_all(text.as_bytes())?;
+    match file.metadata()?.is_file() {
+        true => file.sync_all(),
+        // A pipe can't be synced.
+        false => Ok(()),
+    }
+}
+
+/// Puts a new file in the place of `old`, whose mode and owner it takes over.
+fn replace(path: &Path, old: Option<&Metadata>, text: &str) -> Result<(), SetupError> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     };
     fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = directory.join(format!(".{name}.{}", std::process::id()));
-    let written = File::create(&temporary)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())
-                .and_then(|()| file.sync_all())
-        })
-        .and_then(|()| fs::rename(&temporary, &path));
+    let (temporary, file) =
+        create_beside(&directory, &name).map_err(failed("create a file in", &directory))?;
+    let written = fill(file, old, text).and_then(|()| fs::rename(&temporary, path));
     if let Err(source) = written {
         // Its own error is the one to tell.
         let _ = fs::remove_file(&temporary);
-        return Err(failed("write", &path)(source));
+        return Err(failed("write", path)(source));
     }
     let directory_file = File::open(&directory).map_err(failed("open", &directory))?;
     directory_file
         .sync_all()
         .map_err(failed("write", &directory))
+}
+
+/// A file of our own: what somebody else has put there under its name, a link above all, is not opened.
+fn create_beside(directory: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+    let mut options = OpenOptions::new();
+    // Its owner and mode are still to come.
+    options.write(true).create_new(true).mode(0o600);
+    let mut turn = 0;
+    loop {
+        let path = directory.join(format!(".{name}.{}.{turn}", std::process::id()));
+        match options.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && turn < 100 => turn += 1,
+            opened => return opened.map(|file| (path, file)),
+        }
+    }
+}
+
+fn fill(mut file: File, old: Option<&Metadata>, text: &str) -> io::Result<()> {
+    let new = file.metadata()?;
+    if let Some(old) = old.filter(|old| (old.uid(), old.gid()) != (new.uid(), new.gid())) {
+        fchown(&file, Some(old.uid()), Some(old.gid()))?;
+    }
+    let mode = old.map_or(NEW_FILE, |old| old.mode() & 0o7777);
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -283,5 +340,62 @@ mod tests {
 
         let error = write(&path.join("below"), "x").unwrap_err();
         assert!(error.to_string().contains("kbp.toml"), "{error}");
+
+        let dangling = directory.path().join("dangling");
+        std::os::unix::fs::symlink(directory.path().join("new"), &dangling).unwrap();
+        write(&dangling, "four").unwrap();
+        assert!(dangling.is_symlink());
+        let new = fs::read_to_string(directory.path().join("new")).unwrap();
+        assert_eq!(new, "four");
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode_and_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kbp.toml");
+        write(&path, "one").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, NEW_FILE);
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        // Only root may give a file away.
+        let owners = match nix::unistd::geteuid().is_root() {
+            true => (Some(12), Some(34)),
+            false => (None, None),
+        };
+        std::os::unix::fs::chown(&path, owners.0, owners.1).unwrap();
+        let before = fs::metadata(&path).unwrap();
+        write(&path, "two").unwrap();
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        let of = |file: &Metadata| (file.mode(), file.uid(), file.gid());
+        assert_eq!(of(&after), of(&before));
+        assert_ne!(after.ino(), before.ino(), "it was replaced as a whole");
+    }
+
+    #[test]
+    fn a_pipe_is_written_to_and_stays_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let there = path.clone();
+        let reader = std::thread::spawn(move || fs::read_to_string(there).unwrap());
+        write(&path, "one").unwrap();
+        assert_eq!(reader.join().unwrap(), "one");
+        let kind = fs::symlink_metadata(&path).unwrap().file_type();
+        assert!(std::os::unix::fs::FileTypeExt::is_fifo(&kind));
+    }
+
+    #[test]
+    fn what_lies_under_the_name_of_the_new_file_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (
+            directory.path().join("kbp.toml"),
+            directory.path().join("other"),
+        );
+        fs::write(&other, "untouched").unwrap();
+        let trap = format!(".kbp.toml.{}.0", std::process::id());
+        std::os::unix::fs::symlink(&other, directory.path().join(trap)).unwrap();
+        write(&path, "one").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
+        assert_eq!(fs::read_to_string(&other).unwrap(), "untouched");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use kbp_core::netns;
 use kbp_core::plan::Session;
 use kbp_core::restore::{self, Failure, Options, Restored};
 use kbp_core::setup::{self, SetupError};
@@ -62,14 +63,18 @@ pub struct RestoreArgs {
     wait: Duration,
 }
 
-/// A file names the network namespaces itself.
+/// A file names the network namespaces itself, and what stands there without one is the host's. So from the view of
+/// another namespace, by -n or by `ip netns exec`, it would be another machine's.
 fn refuse_netns(context: &Context, command: &str) -> Result<(), Error> {
-    match context.is_in_netns {
-        true => Err(Error::Usage(format!(
-            "`kbp {command}` works on all network namespaces at once; run it without -n"
-        ))),
-        false => Ok(()),
-    }
+    let words = match (context.is_in_netns, netns::is_of_host()) {
+        (true, _) => format!("`kbp {command}` works on all network namespaces at once; run it without -n"),
+        (false, Some(false)) => format!(
+            "`kbp {command}` works on all network namespaces at once, and this is not that of the host; run it there: \
+             `nsenter -t 1 -m -n kbp {command}`"
+        ),
+        (false, _) => return Ok(()),
+    };
+    Err(Error::Usage(words))
 }
 
 /// Run `kbp save`.
@@ -158,7 +163,7 @@ pub fn restore(args: RestoreArgs, context: &Context) -> Result<()> {
         &file,
         options,
         &mut waits,
-    )?;
+    );
     restored.notes.iter().for_each(print::note);
     match context.json {
         true => print::json(context, &value(&restored, &file)?)?,
@@ -209,7 +214,8 @@ fn print_restored(context: &Context, restored: &Restored, file: &SetupFile) -> R
     for label in &restored.unchanged {
         print::line(format!("{label}: so already"))?;
     }
-    match restored.is_unchanged() && restored.failed.is_empty() {
+    let is_whole = restored.failed.is_empty() && restored.stopped.is_none();
+    match restored.is_unchanged() && is_whole {
         true => print::line(format!(
             "nothing to do: everything is as {} says",
             file.name

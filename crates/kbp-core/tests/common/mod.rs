@@ -164,6 +164,11 @@ impl Machine {
         }
     }
 
+    /// A link to a file of the running system.
+    pub fn link(&self, file: &str, to: &str) {
+        symlink(to, self.directory.path().join(file)).unwrap();
+    }
+
     /// A process that does nothing.
     pub fn add_process(&self, pid: u32, comm: &str) {
         let name = format!("{comm}\n");
@@ -212,8 +217,12 @@ pub struct Family {
     pub napis: Vec<Napi>,
     /// Refuse to attach this queue.
     pub refuse_queue: Option<u32>,
+    /// Refuse every attachment but the first, as to a caller without the privilege.
+    pub lose_privilege: bool,
     /// Refuse every detach.
     pub refuse_detach: bool,
+    /// How many detaches are left before they are refused.
+    pub detaches: Option<u32>,
     /// How many questions it takes until an attached instance is served.
     pub slow: u32,
     /// What was asked for the backlog of each CPU.
@@ -344,6 +353,11 @@ impl Control for Family {
             NapiRef::Queue { queue, .. } if self.refuse_queue == Some(*queue) => {
                 return Err(refusal(libc::EOPNOTSUPP, "no NAPI instance for this queue"));
             }
+            NapiRef::Queue { .. } if self.lose_privilege && !self.napis.is_empty() => {
+                return Err(ClientError::NoPrivilege {
+                    what: "attach".into(),
+                });
+            }
             NapiRef::Queue { ifname, queue } => Napi {
                 ifindex: Some(self.ifindex.get(ifname).copied().unwrap_or(2)),
                 ..napi(ifname, *queue, cpu)
@@ -359,9 +373,10 @@ impl Control for Family {
     }
 
     fn napi_detach(&mut self, reference: &NapiRef) -> Result<(), ClientError> {
-        if self.refuse_detach {
+        if self.refuse_detach || self.detaches == Some(0) {
             return Err(refusal(libc::EIO, "detach refused by the test"));
         }
+        self.detaches = self.detaches.map(|left| left - 1);
         let before = self.napis.len();
         self.napis.retain(|napi| !means(reference, napi));
         match self.napis.len() < before {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What of something that is there is otherwise than a file with a [`crate::setup`] wants it, in words.
+
+use crate::model::{Poller, PollerSpec};
+use crate::requested::Queue;
+use crate::setup::Attachment;
+use crate::uapi::Backlog;
+
+/// What of a poller is otherwise than wanted, as `has` goes on. That a backlog is to be attached is no difference: it
+/// can be.
+pub(crate) fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -> Vec<String> {
+    fn differs<T: PartialEq + std::fmt::Display>(
+        what: &str,
+        wanted: Option<T>,
+        now: T,
+    ) -> Option<String> {
+        let wanted = wanted.filter(|wanted| *wanted != now)?;
+        Some(format!("{what} {now}, not {wanted}"))
+    }
+    let wanted = spec.backlog.filter(|wanted| *wanted != Backlog::Attached);
+    let schedule = spec.schedule.map(|schedule| schedule.to_string());
+    [
+        differs("owns", spec.owns, there.owns),
+        differs("priority", schedule, there.schedule.to_string()),
+        differs("budget", spec.budget, there.budget),
+        differs("watchdog_ms", spec.watchdog_ms, there.watchdog_ms),
+        differs("backlog", wanted, backlog),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What of an attached queue is otherwise than wanted.
+pub(crate) fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<String> {
+    if now.cpu != cpu {
+        return Some(format!(
+            "to the poller of CPU {}, not of CPU {cpu}",
+            now.cpu
+        ));
+    }
+    match (now.mode, wish.mode) {
+        (Some(now), Some(wanted)) if now != wanted => {
+            return Some(format!("with mode {now}, not {wanted}"))
+        }
+        _ => {}
+    }
+    if now.irq.is_some_and(|irq| irq != wish.irq) {
+        return Some(match wish.irq {
+            true => "its interrupt was not moved (--no-irq)".into(),
+            false => "its interrupt was moved".into(),
+        });
+    }
+    now.xps
+        .filter(|xps| *xps != wish.xps)
+        .map(|_| match wish.xps {
+            true => "its transmit queue was not given to that CPU (--no-xps)".into(),
+            false => "its transmit queue was given to that CPU".into(),
+        })
+}
