@@ -633,7 +633,7 @@ fn is_hopeless(error: &Error) -> bool {
 fn is_early(host: &Host, error: &Error) -> bool {
     match error {
         Error::UnknownInterface { .. } | Error::UnknownQueue { .. } | Error::NotFound(_) => true,
-        Error::Netns(NetnsError::Unknown { .. }) => true,
+        Error::Netns(NetnsError::Unknown { .. } | NetnsError::NotMounted { .. }) => true,
         Error::CpuOffline { cpu, .. } => {
             let possible = host.read_cpu_list("sys/devices/system/cpu/possible");
             possible.is_ok_and(|cpus| cpus.contains(*cpu))
