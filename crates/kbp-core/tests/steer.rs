@@ -298,7 +298,6 @@ fn rfs_is_said_to_be_in_the_way() {
     assert!(plan.notes[0].contains("RFS is on"), "{:?}", plan.notes);
     // A network namespace other than the first does not show the table.
     machine.remove("proc/sys/net/core/rps_sock_flow_entries");
-    let mut session = Session::open(&machine.host, &mut family).unwrap();
     let plan = session.plan_attach(&request("near", &[2])).unwrap();
     assert!(plan.notes[0].contains("RFS is on"), "{:?}", plan.notes);
 }
