@@ -49,16 +49,24 @@ lab_run_deferred() {
 trap lab_run_deferred EXIT
 trap 'exit 1' INT TERM
 
-# lab_wait_for SECONDS COMMAND...: waits until the command succeeds; fails the test when it does not in time.
-# The seconds are the guest's. It looks every 20 ms.
-lab_wait_for() {
+# lab_until SECONDS COMMAND...: waits until the command succeeds; fails when it does not in time. The seconds are the
+# guest's. It looks every 20 ms.
+lab_until() {
 	lab_tries=$(($1 * 50))
 	shift
 	while ! "$@"; do
 		lab_tries=$((lab_tries - 1))
-		[ "$lab_tries" -gt 0 ] || lab_fail "this did not become true: $*"
+		[ "$lab_tries" -gt 0 ] || return 1
 		sleep 0.02
 	done
+}
+
+# lab_wait_for SECONDS COMMAND...: the same, and the test fails with it.
+lab_wait_for() {
+	lab_until "$@" || {
+		shift
+		lab_fail "this did not become true: $*"
+	}
 }
 
 # Puts a mark into the kernel's log; lab_dmesg_clean and lab_dmesg_since look at what comes after the newest one.

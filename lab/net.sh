@@ -84,6 +84,11 @@ kbp_counter() {
 	kbp stats --json | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" | head -n 1
 }
 
+# kbp_counter_of CPU NAME: of the poller on that CPU.
+kbp_counter_of() {
+	kbp stats --json | sed -n "s/.*\"name\":\"CPU $1\"[^}]*\"$2\":\([0-9]*\).*/\1/p"
+}
+
 # Is eth0 served as busy now?
 kbp_active() {
 	kbp show --json | grep -q '"mode_active":"busy"'

@@ -47,7 +47,7 @@ struct kbp_window_goal {
 	u64 wake_ns;		/* latency of a wake-up: what a missed packet waits */
 	u64 cycle_ns;		/* CPU time that one sleep and wake-up costs */
 	u32 found_permille;	/* packets to be found by polling */
-	u32 budget_permille;	/* CPU time for empty polls that find nothing, or too dear */
+	u32 budget_permille;	/* time for empty polls, beside what sleeping costs */
 };
 
 /* What a price buys. */

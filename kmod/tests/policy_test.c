@@ -7,22 +7,11 @@
 #include <stdlib.h>
 
 #include "../kbp/policy.h"
+#include "random.h"
 
 #define ROUNDS		200000
 #define LIVES		50
 #define NSEC_PER_SEC	1000000000ULL
-
-static u64 rnd_state;
-
-/* splitmix64 */
-static u64 rnd(void)
-{
-	u64 z = (rnd_state += 0x9e3779b97f4a7c15ULL);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-	return z ^ (z >> 31);
-}
 
 static void fail(const char *what, u64 now_ns)
 {

@@ -27,11 +27,6 @@ same_as_before() {
 	! grep '"original"' /run/kbp/state.json 2> /dev/null || lab_fail "$1: that is still remembered"
 }
 
-# counter CPU NAME: of the poller on that CPU.
-counter() {
-	kbp stats --json | sed -n "s/.*\"name\":\"CPU $1\"[^}]*\"$2\":\([0-9]*\).*/\1/p"
-}
-
 # A flow for each address of the card: it tells flows apart by their addresses, and the servers answer from theirs.
 card_up() {
 	NET_TESTER_MAC=$(cat /sys/class/net/eth1/address)
@@ -95,11 +90,11 @@ no_softirqs() {
 	softirqs_name=$1
 	shift
 	for _ in 1 2 3 4 5; do
-		handbacks2=$(counter 2 handbacks) handbacks3=$(counter 3 handbacks)
+		handbacks2=$(kbp_counter_of 2 handbacks) handbacks3=$(kbp_counter_of 3 handbacks)
 		before2=$(net_softirqs 2) before3=$(net_softirqs 3)
 		"$@"
 		softirqs=$(($(net_softirqs 2) - before2 + $(net_softirqs 3) - before3))
-		handbacks2=$(($(counter 2 handbacks) - handbacks2)) handbacks3=$(($(counter 3 handbacks) - handbacks3))
+		handbacks2=$(($(kbp_counter_of 2 handbacks) - handbacks2)) handbacks3=$(($(kbp_counter_of 3 handbacks) - handbacks3))
 		echo "$softirqs_name: NET_RX on CPU 2 and 3: $softirqs; handed back on CPU 2: $handbacks2, on CPU 3: $handbacks3"
 		if [ "$handbacks2" -eq 0 ] && [ "$handbacks3" -eq 0 ]; then
 			[ "$softirqs" -le 10 ] || lab_fail "$softirqs_name: $softirqs NET_RX softirqs on the pollers' CPUs"
@@ -160,9 +155,9 @@ same_as_before "a dry run"
 kbp attach eth0 --queues all --cpus 2-3 || lab_fail "attach"
 [ "$(places)" = "2 3 2 3 " ] || lab_fail "interrupts at $(places)"
 [ "$(xps)" = "4 8 4 8 " ] || lab_fail "transmit queues of CPUs $(xps)"
-packets2=$(counter 2 packets) packets3=$(counter 3 packets)
+packets2=$(kbp_counter_of 2 packets) packets3=$(kbp_counter_of 3 packets)
 no_softirqs card flows attached
-packets2=$(($(counter 2 packets) - packets2)) packets3=$(($(counter 3 packets) - packets3))
+packets2=$(($(kbp_counter_of 2 packets) - packets2)) packets3=$(($(kbp_counter_of 3 packets) - packets3))
 echo "packets: $packets2 on CPU 2, $packets3 on CPU 3"
 if [ "$packets2" -lt 100 ] || [ "$packets3" -lt 100 ]; then
 	lab_fail "one poller had all the work"
@@ -183,14 +178,14 @@ kbp attach br0 --cpu 2 || lab_fail "attach br0"
 kbp -n pod attach inside --cpu 3 || lab_fail "attach inside"
 kbp show
 [ "$(kbp show --json | grep -o '"backlog_active":"attached"' | wc -l)" = 4 ] || lab_fail "two backlogs for two queues were expected"
-backlog2=$(counter 2 backlog_packets) backlog3=$(counter 3 backlog_packets)
+backlog2=$(kbp_counter_of 2 backlog_packets) backlog3=$(kbp_counter_of 3 backlog_packets)
 ping_pod() {
 	kbp -n pod measure pingpong client "10.8.0.1:$NET_PORT" --json --cpu 0 --timeout-ms 5000 --count 500 --period-us 2000 \
 		> "$OUT/pod.json" 2> "$OUT/pod.err" || lab_fail "the client failed: $(cat "$OUT/pod.err")"
 	[ "$(net_value pod lost)" = 0 ] || lab_fail "$(net_value pod lost) lost"
 }
 no_softirqs pod ping_pod
-backlog2=$(($(counter 2 backlog_packets) - backlog2)) backlog3=$(($(counter 3 backlog_packets) - backlog3))
+backlog2=$(($(kbp_counter_of 2 backlog_packets) - backlog2)) backlog3=$(($(kbp_counter_of 3 backlog_packets) - backlog3))
 echo "packets: $backlog2 to the bridge on CPU 2, $backlog3 to the pod on CPU 3"
 [ "$backlog2" -ge 500 ] || lab_fail "the bridge's port was not served by the poller of CPU 2"
 [ "$backlog3" -ge 500 ] || lab_fail "the pod was not served by the poller of CPU 3"

@@ -10,11 +10,6 @@
 
 FLOWS="1 2 3 4 5 6 7 8"
 
-# counter CPU NAME: of the poller on that CPU.
-counter() {
-	kbp stats --json | sed -n "s/.*\"name\":\"CPU $1\"[^}]*\"$2\":\([0-9]*\).*/\1/p"
-}
-
 wire() {
 	echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
 	modprobe veth
@@ -51,7 +46,7 @@ rfs() {
 flows() {
 	flows_name=$1
 	shift
-	backlog2=$(counter 2 backlog_packets) backlog3=$(counter 3 backlog_packets)
+	backlog2=$(kbp_counter_of 2 backlog_packets) backlog3=$(kbp_counter_of 3 backlog_packets)
 	flow_pids=
 	for flow in $FLOWS; do
 		kbp -n tester measure pingpong client "10.8.0.$flow:$NET_PORT" --json --cpu "$1" --timeout-ms 8000 --count 200 \
@@ -76,7 +71,7 @@ flows() {
 		account=$(net_value "$flows_name$flow" n):$(net_value "$flows_name$flow" lost)
 		[ "$account" = 200:0 ] || lab_fail "$flows_name: flow $flow: answered and lost of 200: $account"
 	done
-	backlog2=$(($(counter 2 backlog_packets) - backlog2)) backlog3=$(($(counter 3 backlog_packets) - backlog3))
+	backlog2=$(($(kbp_counter_of 2 backlog_packets) - backlog2)) backlog3=$(($(kbp_counter_of 3 backlog_packets) - backlog3))
 	echo "$flows_name: 1600 round trips, 0 lost; $backlog2 packets by the poller of CPU 2, $backlog3 by that of CPU 3"
 	lab_dmesg_clean
 }

@@ -13,6 +13,7 @@
 # a lock, veths do not.
 
 . /lab/lib.sh
+. /lab/net.sh
 . /lab/circle.sh
 
 # Frames on their way in each circle; the rings of the cards have 256 descriptors.
@@ -34,10 +35,6 @@ ratio() {
 	}' || lab_fail "$1: two pollers cost each other more than a tenth"
 }
 
-packets() {
-	kbp stats --json | sed -n "s/.*\"name\":\"CPU $1\"[^}]*\"packets\":\([0-9]*\).*/\1/p"
-}
-
 # ---- two cards on one wire ----
 
 # flow ADDRESS COUNT: frames from eth0 to an address whose neighbour is eth1.
@@ -47,17 +44,17 @@ flow() {
 }
 
 have_come() {
-	[ $(($(packets 2) + $(packets 3) - $1)) -ge 8 ]
+	[ $(($(kbp_counter_of 2 packets) + $(kbp_counter_of 3 packets) - $1)) -ge 8 ]
 }
 
 # A flow whose queue each of the pollers has. Both cards spread flows in the same way.
 find_flows() {
 	FLOW2='' FLOW3=''
 	for address in $ADDRESSES; do
-		at2=$(packets 2) at3=$(packets 3)
+		at2=$(kbp_counter_of 2 packets) at3=$(kbp_counter_of 3 packets)
 		flow "$address" 8
 		lab_wait_for 5 have_come $((at2 + at3))
-		if [ $(($(packets 2) - at2)) -ge 8 ]; then FLOW2=$address; else FLOW3=$address; fi
+		if [ $(($(kbp_counter_of 2 packets) - at2)) -ge 8 ]; then FLOW2=$address; else FLOW3=$address; fi
 		if [ -n "$FLOW2" ] && [ -n "$FLOW3" ]; then return; fi
 	done
 	lab_fail "the card gives all flows to one poller"
@@ -90,13 +87,13 @@ detach() {
 # cards LIST: the queues of both cards to the pollers of these CPUs, and a circle on each of two queues.
 cards() {
 	attach "$1"
-	at2=$(packets 2) at3=$(packets 3)
+	at2=$(kbp_counter_of 2 packets) at3=$(kbp_counter_of 3 packets)
 	circle_begin eth0 eth1
 	flow "$FLOW2" "$FRAMES"
 	flow "$FLOW3" "$FRAMES"
 	circle_row "$ROW_SECONDS" "cards, pollers of CPUs $1" eth0 eth1
 	circle_end $((2 * FRAMES)) eth0 eth1
-	echo "  of them the poller of CPU 2 had $(($(packets 2) - at2)), that of CPU 3 $(($(packets 3) - at3))"
+	echo "  of them the poller of CPU 2 had $(($(kbp_counter_of 2 packets) - at2)), that of CPU 3 $(($(kbp_counter_of 3 packets) - at3))"
 	detach
 }
 
@@ -118,13 +115,13 @@ circle() {
 
 # veths CPU CPU: a circle in each of two backlogs, or both in one.
 veths() {
-	at2=$(packets 2) at3=$(packets 3)
+	at2=$(kbp_counter_of 2 packets) at3=$(kbp_counter_of 3 packets)
 	circle_begin v0 v1 w0 w1
 	circle v "$1"
 	circle w "$2"
 	circle_row "$ROW_SECONDS" "veths, pollers of CPUs $1 and $2" v0 v1 w0 w1
 	circle_end $((2 * FRAMES)) v0 v1 w0 w1
-	echo "  of them the poller of CPU 2 had $(($(packets 2) - at2)), that of CPU 3 $(($(packets 3) - at3))"
+	echo "  of them the poller of CPU 2 had $(($(kbp_counter_of 2 packets) - at2)), that of CPU 3 $(($(kbp_counter_of 3 packets) - at3))"
 }
 
 ADDRESSES="101 102 103 104 105 106 107 108 109 110 111 112"
