@@ -58,6 +58,7 @@ static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
 	wake = kbp_should_wake(p, a);
 	if (wake) {
 		p->wake = KBP_WAKE_NONE;
+		p->woken_ns = ktime_get_ns();
 		kbp_count(&p->stats, wakeups, 1);
 	}
 	raw_spin_unlock(&p->lock);

@@ -22,6 +22,7 @@
 
 #include "../uapi/kbp.h"
 #include "policy.h"
+#include "window.h"
 
 #define KBP_NAPIS_MAX		64	/* attachments of one poller */
 #define KBP_BATCH_POLLS		8	/* polls in one stretch with BH off */
@@ -58,7 +59,7 @@ enum kbp_list {
 };
 
 /* What may wake the poller thread; kbp_poller.lock. */
-enum kbp_wake {
+enum kbp_waker {
 	KBP_WAKE_NONE,		/* it runs, or rests without being disturbed */
 	KBP_WAKE_ATTACHED,	/* it rests: an attached NAPI wakes it */
 	KBP_WAKE_ANY,		/* it has nothing to do */
@@ -84,6 +85,7 @@ enum kbp_backlog_hold {
 };
 
 struct kbp_poller;
+struct kbp_adaptive;
 
 /* An attachment: a NAPI instance that somebody gave to a poller. */
 struct kbp_napi {
@@ -99,6 +101,8 @@ struct kbp_napi {
 	enum kbp_mode mode;
 	enum kbp_hold hold;		/* by cmpxchg */
 	bool leaving;			/* must not be held again */
+	bool armed;			/* its interrupt is to wake the poller */
+	struct kbp_adaptive *adaptive;	/* NULL in other modes */
 	bool served;			/* the poller polls it now */
 	struct kbp_napi_stats stats;
 	struct rcu_head rcu;
@@ -134,7 +138,8 @@ struct kbp_poller {
 	/* Below: protected by lock. */
 	struct list_head todo[KBP_LISTS]; /* napi_struct, by poll_list */
 	struct napi_struct *cur;	/* taken from a list, being polled */
-	enum kbp_wake wake;
+	enum kbp_waker wake;
+	u64 woken_ns;			/* when it was woken; 0: by nobody */
 	enum kbp_state state;
 	bool closing;			/* takes no more work */
 	bool watchdog_on;
@@ -158,6 +163,7 @@ struct kbp_poller {
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
 	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
+	struct kbp_wake wake_cost;
 
 	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
@@ -281,6 +287,16 @@ bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 void kbp_release_all(struct kbp_poller *p);
 
+/* adaptive.c: mode adaptive */
+struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs);
+void kbp_adaptive_free(struct kbp_adaptive *s);
+const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
+bool kbp_adaptive_starts(const struct kbp_adaptive *s);
+void kbp_adaptive_look(struct kbp_adaptive *s);
+void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
+			 bool held);
+u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
+
 /* poller.c: the thread, and its life */
 struct kbp_poller *kbp_poller_find(u32 cpu);
 int kbp_poller_new(const struct kbp_poller_config *config);
@@ -310,12 +326,18 @@ struct kbp_napi_key {
 	u32 napi_id;
 };
 
+/* How it is to be served. */
+struct kbp_napi_config {
+	enum kbp_mode mode;
+	struct kbp_window_knobs knobs;	/* mode adaptive */
+};
+
 struct kbp_napi *kbp_napi_lookup(const struct napi_struct *n);
 bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n);
 struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key);
 int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
-		    enum kbp_mode mode, struct kbp_napi **res,
-		    const char **why);
+		    const struct kbp_napi_config *config,
+		    struct kbp_napi **res, const char **why);
 void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event);
 void kbp_napi_leave(struct kbp_napi *a);
 void kbp_napi_up(struct kbp_napi *a);

@@ -170,15 +170,15 @@ void kbp_napi_kick(struct kbp_napi *a)
  * @a: the attachment
  *
  * Context: RCU reader.
- * Return: false also while its driver has disabled it or is not working, and
- * while the user's thread is to serve it.
+ * Return: false also while its interrupt is to wake the poller, its driver has
+ * disabled it or is not working, and while the user's thread is to serve it.
  */
 bool kbp_napi_is_lacking(const struct kbp_napi *a)
 {
 	struct napi_struct *n = READ_ONCE(a->napi);
 
-	if (READ_ONCE(a->hold) != KBP_HOLD_FREE || READ_ONCE(a->leaving) ||
-	    !kbp_dev_works(a->dev) || !n || !kbp_napi_listed(a->dev, n))
+	if (READ_ONCE(a->hold) != KBP_HOLD_FREE || READ_ONCE(a->armed) ||
+	    READ_ONCE(a->leaving) || !kbp_dev_works(a->dev) || !n || !kbp_napi_listed(a->dev, n))
 		return false;
 	return !(READ_ONCE(n->state) & (NAPIF_STATE_DISABLE |
 					NAPIF_STATE_NPSVC |
@@ -331,11 +331,41 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 	return n;
 }
 
+static void kbp_napi_free(struct kbp_napi *a)
+{
+	kbp_adaptive_free(a->adaptive);
+	kfree_rcu(a, rcu);
+}
+
+static struct kbp_napi *kbp_napi_new(const struct kbp_napi_key *key,
+				     struct kbp_poller *p,
+				     const struct kbp_napi_config *config)
+{
+	struct kbp_napi *a = kzalloc(sizeof(*a), GFP_KERNEL);
+
+	if (!a)
+		return NULL;
+	a->dev = key->dev;
+	a->queue = key->queue;
+	a->poller = p;
+	a->mode = config->mode;
+	/* In the other modes the poller holds it as soon as it can. */
+	a->armed = a->mode == KBP_MODE_SLEEP;
+	u64_stats_init(&a->stats.syncp);
+	if (a->mode != KBP_MODE_ADAPTIVE)
+		return a;
+	a->adaptive = kbp_adaptive_new(&config->knobs);
+	if (a->adaptive)
+		return a;
+	kfree(a);
+	return NULL;
+}
+
 /**
  * kbp_napi_attach() - give a NAPI instance to a poller
  * @key: the instance; the device may be down, then it follows when it is up
  * @p: the poller
- * @mode: what was asked for
+ * @config: how it is to be served
  * @res: the attachment
  * @why: on error, what was wrong
  *
@@ -343,8 +373,8 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
  * Return: 0 or a negative errno; then nothing has changed.
  */
 int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
-		    enum kbp_mode mode, struct kbp_napi **res,
-		    const char **why)
+		    const struct kbp_napi_config *config,
+		    struct kbp_napi **res, const char **why)
 {
 	struct napi_struct *n;
 	struct kbp_napi *a;
@@ -357,21 +387,15 @@ int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 		*why = "this poller has as many NAPI instances as it can serve";
 		return -ENOSPC;
 	}
-	a = kzalloc(sizeof(*a), GFP_KERNEL);
+	a = kbp_napi_new(key, p, config);
 	if (!a)
 		return -ENOMEM;
-
-	a->dev = key->dev;
-	a->queue = key->queue;
-	a->poller = p;
-	a->mode = mode;
-	u64_stats_init(&a->stats.syncp);
 
 	rcu_read_lock();
 	n = kbp_napi_resolve(key, why);
 	if (IS_ERR(n)) {
 		rcu_read_unlock();
-		kfree(a);
+		kbp_napi_free(a);
 		return PTR_ERR(n);
 	}
 	list_add_tail_rcu(&a->link, &p->napis);
@@ -402,7 +426,7 @@ void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event)
 	list_del_rcu(&a->link);
 	WRITE_ONCE(p->napis_count, p->napis_count - 1);
 	kbp_notify_napi(a, event);
-	kfree_rcu(a, rcu);
+	kbp_napi_free(a);
 }
 
 /* The instance that an attachment stands for now. RCU reader. */

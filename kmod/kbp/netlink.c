@@ -19,6 +19,7 @@
 #define KBP_BUDGET_MAX		64
 #define KBP_PRIORITY_DEFAULT	50
 #define KBP_PRIORITY_MAX	98
+#define KBP_WAKE_LATENCY_US_MAX	1000000
 
 static struct genl_family kbp_family;
 
@@ -46,7 +47,7 @@ static const struct nla_policy kbp_poller_key_policy[KBP_A_POLLER_CPU + 1] = {
 	[KBP_A_POLLER_CPU] = { .type = NLA_U32 },
 };
 
-static const struct nla_policy kbp_napi_attach_policy[KBP_A_NAPI_MODE_REQUESTED + 1] = {
+static const struct nla_policy kbp_napi_attach_policy[KBP_A_NAPI_MAX_WAKE_LATENCY_US + 1] = {
 	[KBP_A_NAPI_IFINDEX] = NLA_POLICY_MIN(NLA_U32, 1),
 	[KBP_A_NAPI_IFNAME] = { .type = NLA_NUL_STRING, .len = IFNAMSIZ - 1 },
 	[KBP_A_NAPI_QUEUE] = { .type = NLA_U32 },
@@ -54,6 +55,9 @@ static const struct nla_policy kbp_napi_attach_policy[KBP_A_NAPI_MODE_REQUESTED 
 	[KBP_A_NAPI_CPU] = { .type = NLA_U32 },
 	[KBP_A_NAPI_MODE_REQUESTED] =
 		NLA_POLICY_RANGE(NLA_U32, KBP_MODE_BUSY, KBP_MODE_MAX),
+	[KBP_A_NAPI_CPU_BUDGET] = NLA_POLICY_RANGE(NLA_U32, 1, 1000),
+	[KBP_A_NAPI_MAX_WAKE_LATENCY_US] =
+		NLA_POLICY_RANGE(NLA_U32, 1, KBP_WAKE_LATENCY_US_MAX),
 };
 
 static const struct nla_policy kbp_napi_key_policy[KBP_A_NAPI_NAPI_ID + 1] = {
@@ -93,7 +97,9 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_REQUESTED,
 			READ_ONCE(p->backlog.wanted)) ||
 	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_ACTIVE,
-			kbp_backlog_active(p)))
+			kbp_backlog_active(p)) ||
+	    nla_put_u32(skb, KBP_A_POLLER_WAKE_LATENCY_NS,
+			min_t(u64, READ_ONCE(p->wake_cost.high_ns), U32_MAX)))
 		return -EMSGSIZE;
 	if (config->policy == KBP_POLICY_FIFO ?
 	    nla_put_u32(skb, KBP_A_POLLER_PRIORITY, config->priority) :
@@ -111,6 +117,19 @@ static enum kbp_mode kbp_napi_mode_active(const struct kbp_napi *a)
 	return a->mode;
 }
 
+static int kbp_knobs_put(struct sk_buff *skb, const struct kbp_window_knobs *knobs)
+{
+	u32 wake_us_max = div_u64(knobs->wake_ns_max, NSEC_PER_USEC);
+
+	if (knobs->budget_permille &&
+	    nla_put_u32(skb, KBP_A_NAPI_CPU_BUDGET, knobs->budget_permille))
+		return -EMSGSIZE;
+	if (wake_us_max &&
+	    nla_put_u32(skb, KBP_A_NAPI_MAX_WAKE_LATENCY_US, wake_us_max))
+		return -EMSGSIZE;
+	return 0;
+}
+
 static int kbp_napi_put(struct sk_buff *skb, struct kbp_napi *a)
 {
 	if (nla_put_u32(skb, KBP_A_NAPI_IFINDEX, a->dev->ifindex) ||
@@ -122,6 +141,8 @@ static int kbp_napi_put(struct sk_buff *skb, struct kbp_napi *a)
 		return -EMSGSIZE;
 	if (a->queue != KBP_NO_QUEUE &&
 	    nla_put_u32(skb, KBP_A_NAPI_QUEUE, a->queue))
+		return -EMSGSIZE;
+	if (a->adaptive && kbp_knobs_put(skb, kbp_adaptive_knobs(a->adaptive)))
 		return -EMSGSIZE;
 	return kbp_napi_stats_put(skb, a);
 }
@@ -415,11 +436,37 @@ static int kbp_key_read(struct genl_info *info, struct kbp_napi_key *key)
 	return 0;
 }
 
+static int kbp_napi_config_read(struct genl_info *info,
+				struct kbp_napi_config *config)
+{
+	struct nlattr *budget = info->attrs[KBP_A_NAPI_CPU_BUDGET];
+	struct nlattr *wake = info->attrs[KBP_A_NAPI_MAX_WAKE_LATENCY_US];
+
+	if (GENL_REQ_ATTR_CHECK(info, KBP_A_NAPI_MODE_REQUESTED))
+		return -EINVAL;
+	*config = (struct kbp_napi_config) {
+		.mode = nla_get_u32(info->attrs[KBP_A_NAPI_MODE_REQUESTED]),
+	};
+	if ((budget || wake) && config->mode != KBP_MODE_ADAPTIVE)
+		return kbp_refuse(info, -EINVAL,
+				  "a CPU budget or a wake-up latency goes with mode adaptive");
+	if (budget && wake)
+		return kbp_refuse(info, -EINVAL,
+				  "name a CPU budget or a wake-up latency, not both");
+	if (budget)
+		config->knobs.budget_permille = nla_get_u32(budget);
+	if (wake)
+		config->knobs.wake_ns_max =
+			(u64)nla_get_u32(wake) * NSEC_PER_USEC;
+	return 0;
+}
+
 static int kbp_attach_locked(struct genl_info *info, struct sk_buff *reply)
 {
 	struct kbp_message m = { .portid = info->snd_portid,
 				 .seq = info->snd_seq,
 				 .cmd = KBP_CMD_NAPI_ATTACH };
+	struct kbp_napi_config config;
 	struct kbp_napi_key key;
 	const char *why = NULL;
 	struct kbp_poller *p;
@@ -440,11 +487,10 @@ static int kbp_attach_locked(struct genl_info *info, struct sk_buff *reply)
 	if (READ_ONCE(p->state) == KBP_STATE_DEAD)
 		return kbp_refuse(info, -ENODEV,
 				  "the thread of this poller has ended; delete the poller and add it anew");
-	if (GENL_REQ_ATTR_CHECK(info, KBP_A_NAPI_MODE_REQUESTED))
-		return -EINVAL;
-	err = kbp_napi_attach(&key, p,
-			      nla_get_u32(info->attrs[KBP_A_NAPI_MODE_REQUESTED]),
-			      &a, &why);
+	err = kbp_napi_config_read(info, &config);
+	if (err)
+		return err;
+	err = kbp_napi_attach(&key, p, &config, &a, &why);
 	if (err)
 		return kbp_refuse(info, err, why);
 	return kbp_napi_message(reply, a, &m, -1);

@@ -58,13 +58,21 @@ static struct kbp_next kbp_duty_other(struct kbp_duty *duty, bool work)
 	return kbp_next_of(KBP_STEP_YIELD, KBP_YIELD_NS);
 }
 
+/* How long to sleep; 0: until something wakes it. */
+static u64 kbp_until_due(const struct kbp_view *view)
+{
+	if (!view->due_ns)
+		return 0;
+	return view->due_ns > view->now_ns ? view->due_ns - view->now_ns : 1;
+}
+
 static struct kbp_next kbp_duty_decide(struct kbp_duty *duty,
 				       const struct kbp_view *view)
 {
 	if (view->patching)
 		return kbp_next_of(KBP_STEP_YIELD, KBP_PATCH_NS);
 	if (!view->work && !view->holds)
-		return kbp_next_of(KBP_STEP_SLEEP, 0);
+		return kbp_next_of(KBP_STEP_SLEEP, kbp_until_due(view));
 	if (view->alone) {
 		duty->stretch_ns = 0;
 		duty->napped = false;

@@ -60,7 +60,7 @@ enum kbp_step {
 	KBP_STEP_POLL,		/* poll on */
 	KBP_STEP_NAP,		/* rest, interrupts stay masked */
 	KBP_STEP_YIELD,		/* rest, interrupts armed, a packet wakes */
-	KBP_STEP_SLEEP,		/* nothing to poll: sleep until woken */
+	KBP_STEP_SLEEP,		/* nothing to poll: sleep until woken, or until due */
 };
 
 /* What the poller sees after a round of polling. */
@@ -71,6 +71,7 @@ struct kbp_view {
 	bool alone;		/* no other thread wants this CPU */
 	bool fifo;		/* scheduling policy that was asked for */
 	bool patching;		/* a live patch waits for it */
+	u64 due_ns;		/* when packets are likely; 0: no such time */
 };
 
 /* What it remembers between two decisions. */
@@ -84,7 +85,7 @@ struct kbp_duty {
 
 struct kbp_next {
 	enum kbp_step step;
-	u64 rest_ns;		/* for KBP_STEP_NAP and KBP_STEP_YIELD */
+	u64 rest_ns;		/* for KBP_STEP_SLEEP, 0: without an end */
 	bool fifo;		/* run as SCHED_FIFO from now on */
 };
 

@@ -141,10 +141,14 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 
 	if (a)
 		WRITE_ONCE(a->served, !kbp_has_thread(n));
+	if (a && a->adaptive)
+		kbp_adaptive_look(a->adaptive);
 	again = kbp_poll_scheduled(n, budget, &work);
 	trace_kbp_poll(n, work, budget, false);
 	kbp_count_poll(p, a, work);
 	kbp_done_todo(p, n, a, again);
+	if (a && a->adaptive)
+		kbp_adaptive_polled(p, a, work, false);
 	return work;
 }
 
@@ -165,11 +169,13 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	struct napi_struct *n = a->napi;
 	int work = 0;
 
-	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) &&
+	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) && !a->armed &&
 		   !p->resting && !p->letting_go)) {
 		work = kbp_poll_held(n);
 		trace_kbp_poll(n, work, n->weight, true);
 		kbp_count_poll(p, a, work);
+		if (a->adaptive)
+			kbp_adaptive_polled(p, a, work, true);
 		/* Pairs with the cmpxchg() in kbp_unhold(). */
 		smp_store_release(&a->hold, KBP_HOLD_HELD);
 		return work;
@@ -188,11 +194,17 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	return kbp_step_scheduled(p, n, a);
 }
 
+/* Is it polled with its interrupt masked, now that it is scheduled? */
+static bool kbp_wants_hold(const struct kbp_napi *a)
+{
+	return !a->armed || (a->adaptive && kbp_adaptive_starts(a->adaptive));
+}
+
 /* May the device's interrupt stay masked while the poller polls it? */
 static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a && a->mode == KBP_MODE_BUSY && !p->resting &&
-	       !p->letting_go && !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
+	return a && kbp_wants_hold(a) && !p->resting && !p->letting_go &&
+	       !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
 	       kbp_is_holdable(a);
 }
 
@@ -201,6 +213,9 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 {
 	set_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
 	WRITE_ONCE(a->served, true);
+	WRITE_ONCE(a->armed, false);
+	if (a->adaptive)
+		kbp_adaptive_look(a->adaptive);
 	raw_spin_lock_irq(&p->lock);
 	WRITE_ONCE(a->hold, KBP_HOLD_POLLING);
 	p->cur = NULL;

@@ -35,7 +35,7 @@ static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 }
 
 /* Have the next packet for the backlog wake the thread, where it may. */
-static bool kbp_may_rest(struct kbp_poller *p, enum kbp_wake wake)
+static bool kbp_may_rest(struct kbp_poller *p, enum kbp_waker wake)
 {
 	if (wake == KBP_WAKE_NONE ||
 	    (wake == KBP_WAKE_ATTACHED &&
@@ -44,15 +44,36 @@ static bool kbp_may_rest(struct kbp_poller *p, enum kbp_wake wake)
 	return kbp_backlog_arm(p);
 }
 
+/* It slept: how long did it take to wake it, by a packet or at @end_ns? */
+static void kbp_learn_wake(struct kbp_poller *p, u64 end_ns)
+{
+	u64 now_ns = ktime_get_ns();
+
+	/* Written before the wake-up that we come from. */
+	if (p->woken_ns)
+		kbp_wake_learn(&p->wake_cost, now_ns - p->woken_ns);
+	else if (end_ns && now_ns >= end_ns)
+		kbp_wake_learn(&p->wake_cost, now_ns - end_ns);
+}
+
 /*
  * Sleep until woken by what @wake names, or for @rest_ns if it isn't 0.
  * Returns at once if what may wake it is there already, and does not sleep
  * without an end when the watchdog has relieved it: no packet would wake it.
+ *
+ * No wake-up is lost. Who schedules an instance adds it to the list and asks for
+ * p->wake under p->lock; here both are looked at and set under the same lock,
+ * together with the task's state. So either we see the instance and don't sleep,
+ * or it is added later, and then wake_up_process() finds p->wake and a task that
+ * is no longer TASK_RUNNING, and takes it off its way to sleep.
+ * kmod/tests/wake_model_test.py goes through every order of these steps.
  */
-static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
+static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 rest_ns)
 {
 	ktime_t timeout = ns_to_ktime(rest_ns);
 	bool pending = !kbp_may_rest(p, wake);
+	bool slept = false;
+	u64 begin_ns = 0;
 
 	raw_spin_lock_irq(&p->lock);
 	pending = pending ||
@@ -63,6 +84,7 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 		  (!rest_ns && kbp_is_relieved(p));
 	if (!pending) {
 		p->wake = wake;
+		p->woken_ns = 0;
 		/* Pairs with wake_up_process() in kbp_poller_enqueue(). */
 		set_current_state(TASK_IDLE);
 	}
@@ -78,21 +100,25 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_wake wake, u64 rest_ns)
 		  (!rest_ns && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
 
 	if (!pending && !kthread_should_stop()) {
+		begin_ns = ktime_get_ns();
 		if (rest_ns)
 			schedule_hrtimeout_range(&timeout, 0, HRTIMER_MODE_REL);
 		else
 			schedule();
+		slept = true;
 	}
 	__set_current_state(TASK_RUNNING);
 
 	raw_spin_lock_irq(&p->lock);
 	p->wake = KBP_WAKE_NONE;
 	raw_spin_unlock_irq(&p->lock);
+	if (slept)
+		kbp_learn_wake(p, rest_ns ? begin_ns + rest_ns : 0);
 	WRITE_ONCE(p->beat, p->beat + 1);
 }
 
 /* Serve what woke it, for KBP_REST_SERVE_NS at most; returns whether it's done. */
-static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_wake wake)
+static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
 {
 	u64 end_ns = ktime_get_ns() + KBP_REST_SERVE_NS;
 	bool left;
@@ -116,7 +142,7 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_wake wake)
  */
 static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 {
-	enum kbp_wake by = rest_ns > KBP_YIELD_NS ? KBP_WAKE_ANY :
+	enum kbp_waker by = rest_ns > KBP_YIELD_NS ? KBP_WAKE_ANY :
 						    KBP_WAKE_ATTACHED;
 	u64 slept_ns = 0, begin_ns, sleep_ns;
 	bool done = true;
@@ -144,12 +170,14 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	return slept_ns;
 }
 
-static void kbp_idle(struct kbp_poller *p)
+/* Nothing to poll, for @rest_ns if that isn't 0. */
+static void kbp_idle(struct kbp_poller *p, u64 rest_ns)
 {
 	kbp_set_state(p, KBP_STATE_IDLE);
+	kbp_count(&p->stats, sleeps, 1);
 	/* A backlog that is merely owned does not keep anybody awake. */
 	kbp_backlog_leave(p);
-	kbp_sleep(p, KBP_WAKE_ANY, 0);
+	kbp_sleep(p, KBP_WAKE_ANY, rest_ns);
 	kbp_set_state(p, KBP_STATE_POLLING);
 }
 
@@ -198,7 +226,7 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 		slept_ns = kbp_yield(p, next.rest_ns);
 		break;
 	case KBP_STEP_SLEEP:
-		kbp_idle(p);
+		kbp_idle(p, next.rest_ns);
 		break;
 	}
 	p->last_ns = ktime_get_ns();
@@ -247,6 +275,7 @@ static void kbp_resume(struct kbp_poller *p)
 static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 {
 	view->now_ns = ktime_get_ns();
+	view->due_ns = kbp_adaptive_wake(p, view->now_ns);
 	view->work = work || kbp_backlog_has_packets(p) ||
 		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 		     !list_empty(&p->todo[KBP_LIST_OWNED]);

@@ -236,6 +236,66 @@ static void kbp_plan_start(struct kbp_window *w)
 	w->price_ns = w->goal.cycle_ns;
 }
 
+/* ---- what it is to achieve ---- */
+
+/* Before the first wake-up was seen. */
+#define KBP_WAKE_NS		10000
+/* One packet in 200 may wait for a wake-up: the 99th percentile does not see them. */
+#define KBP_FOUND_PERMILLE	995
+#define KBP_BUDGET_PERMILLE	250
+
+/**
+ * kbp_wake_learn() - learn how long it took to wake up
+ * @wake: what is known of it
+ * @ns: from the interrupt, or the time that was set, to the thread
+ */
+void kbp_wake_learn(struct kbp_wake *wake, u64 ns)
+{
+	if (!wake->mean_ns) {
+		wake->high_ns = ns;
+		wake->mean_ns = ns;
+		return;
+	}
+	if (ns > wake->high_ns)
+		wake->high_ns += (ns - wake->high_ns) / 8;
+	else
+		wake->high_ns -= (wake->high_ns - ns) / 64;
+	wake->mean_ns += ns / 16;
+	wake->mean_ns -= wake->mean_ns / 16;
+}
+
+/**
+ * kbp_window_aim() - what is to be achieved
+ * @knobs: what the user allows
+ * @wake: what is known of waking up
+ *
+ * To fall asleep costs the CPU about as much as to wake up. Where waking up takes
+ * longer than the user allows, all gaps are polled through but those that the
+ * window can't tell apart, of a second and more.
+ */
+struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
+				      const struct kbp_wake *wake)
+{
+	struct kbp_window_goal goal = {
+		.wake_ns = wake->mean_ns ? wake->high_ns : KBP_WAKE_NS,
+		.cycle_ns = 2 * (wake->mean_ns ? wake->mean_ns : KBP_WAKE_NS),
+		.found_permille = KBP_FOUND_PERMILLE,
+		.budget_permille = KBP_BUDGET_PERMILLE,
+	};
+
+	if (knobs->budget_permille) {
+		goal.budget_permille = knobs->budget_permille;
+	} else if (knobs->wake_ns_max) {
+		bool late = goal.wake_ns > knobs->wake_ns_max;
+
+		goal.found_permille = late ? 1000 : 1;
+		goal.budget_permille = late ? 1000 : 1;
+	}
+	return goal;
+}
+
+/* ---- the plan ---- */
+
 /**
  * kbp_window_init() - begin with no knowledge of a device's gaps
  * @w: the window

@@ -50,6 +50,18 @@ struct kbp_window_goal {
 	u32 budget_permille;	/* time for empty polls, beside what sleeping costs */
 };
 
+/* What the user allows; 0 is not set. Not both. */
+struct kbp_window_knobs {
+	u32 budget_permille;
+	u64 wake_ns_max;	/* as long as waking takes no longer, sleep */
+};
+
+/* How long waking up takes, learned from each time; 0 before the first. */
+struct kbp_wake {
+	u64 high_ns;		/* nearly the longest of the last times */
+	u64 mean_ns;
+};
+
 /* What a price buys. */
 struct kbp_window_yield {
 	u64 gaps;		/* weight of all gaps */
@@ -80,6 +92,9 @@ struct kbp_window_next {
 	u64 sleep_ns;		/* if it doesn't poll; 0: until the interrupt */
 };
 
+void kbp_wake_learn(struct kbp_wake *wake, u64 ns);
+struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
+				      const struct kbp_wake *wake);
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);
 void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns);
 bool kbp_window_plan(struct kbp_window *w);

@@ -12,10 +12,17 @@
  *	mode of a NAPI that its poller does not serve.
  * @KBP_MODE_BUSY: The poller polls the device all the time and the device's
  *	interrupt stays masked.
+ * @KBP_MODE_SLEEP: The device's interrupt wakes the poller, which polls
+ *	until nothing is left and sleeps again.
+ * @KBP_MODE_ADAPTIVE: The poller polls the device, with its interrupt
+ *	masked, while the next packets are likely, and otherwise sleeps until they
+ *	are or until the interrupt; when they are likely it learns.
  */
 enum kbp_mode {
 	KBP_MODE_SOFTIRQ,
 	KBP_MODE_BUSY,
+	KBP_MODE_SLEEP,
+	KBP_MODE_ADAPTIVE,
 
 	/* private: */
 	__KBP_MODE_MAX,
@@ -156,6 +163,8 @@ enum kbp_event {
  * @KBP_A_POLLER_EVENT: A value of the enumeration event.
  * @KBP_A_POLLER_BACKLOG_REQUESTED: Who is to serve the backlog of this CPU.
  * @KBP_A_POLLER_BACKLOG_ACTIVE: Who serves it now.
+ * @KBP_A_POLLER_WAKE_LATENCY_NS: How long it takes to wake the poller,
+ *	nanoseconds, nearly the longest of the last times; 0 before the first.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -172,6 +181,7 @@ enum kbp_a_poller {
 	KBP_A_POLLER_EVENT,
 	KBP_A_POLLER_BACKLOG_REQUESTED,
 	KBP_A_POLLER_BACKLOG_ACTIVE,
+	KBP_A_POLLER_WAKE_LATENCY_NS,
 
 	/* private: */
 	__KBP_A_POLLER_MAX,
@@ -193,6 +203,12 @@ enum kbp_a_poller {
  *	interface is in (SO_NETNS_COOKIE).
  * @KBP_A_NAPI_STATS: The nested attribute set napi-stats.
  * @KBP_A_NAPI_EVENT: A value of the enumeration event.
+ * @KBP_A_NAPI_CPU_BUDGET: Share of a CPU's time that polls without packets
+ *	may take beyond what sleeping would have cost, per mille, 1 to 1000; only
+ *	with mode adaptive.
+ * @KBP_A_NAPI_MAX_WAKE_LATENCY_US: The poller sleeps between packets only as
+ *	long as waking up takes no longer than this, microseconds, 1 to 1000000;
+ *	only with mode adaptive, and not together with cpu-budget.
  */
 enum kbp_a_napi {
 	KBP_A_NAPI_PAD = 1,
@@ -206,6 +222,8 @@ enum kbp_a_napi {
 	KBP_A_NAPI_NETNS_COOKIE,
 	KBP_A_NAPI_STATS,
 	KBP_A_NAPI_EVENT,
+	KBP_A_NAPI_CPU_BUDGET,
+	KBP_A_NAPI_MAX_WAKE_LATENCY_US,
 
 	/* private: */
 	__KBP_A_NAPI_MAX,
@@ -242,6 +260,8 @@ enum kbp_a_napi {
  *	resting poller.
  * @KBP_A_POLLER_STATS_RELAYED_NAPIS: NAPI instances that went to another
  *	CPU's softirq, because the poller held up that of its own CPU.
+ * @KBP_A_POLLER_STATS_SLEEPS: Times the poller slept because it had nothing
+ *	to poll.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -259,6 +279,7 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_BACKLOG_PACKETS,
 	KBP_A_POLLER_STATS_BACKLOG_WAKES,
 	KBP_A_POLLER_STATS_RELAYED_NAPIS,
+	KBP_A_POLLER_STATS_SLEEPS,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -276,7 +297,9 @@ enum kbp_a_poller_stats {
  * @KBP_A_NAPI_STATS_SCHEDULES: Schedule requests (interrupts) that arrived
  *	while its poller was not holding it.
  * @KBP_A_NAPI_STATS_REARMS: Times its interrupt was armed again (yield,
- *	hand-back, detach).
+ *	hand-back, detach, end of a window of mode adaptive).
+ * @KBP_A_NAPI_STATS_TIMED_POLLS: Times its poller began to poll it because
+ *	packets were likely, before an interrupt; mode adaptive.
  */
 enum kbp_a_napi_stats {
 	KBP_A_NAPI_STATS_PAD = 1,
@@ -285,6 +308,7 @@ enum kbp_a_napi_stats {
 	KBP_A_NAPI_STATS_EMPTY_POLLS,
 	KBP_A_NAPI_STATS_SCHEDULES,
 	KBP_A_NAPI_STATS_REARMS,
+	KBP_A_NAPI_STATS_TIMED_POLLS,
 
 	/* private: */
 	__KBP_A_NAPI_STATS_MAX,
@@ -343,7 +367,8 @@ enum kbp_cmd {
 	X(naps, NAPS) \
 	X(backlog_packets, BACKLOG_PACKETS) \
 	X(backlog_wakes, BACKLOG_WAKES) \
-	X(relayed_napis, RELAYED_NAPIS)
+	X(relayed_napis, RELAYED_NAPIS) \
+	X(sleeps, SLEEPS)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,
@@ -354,6 +379,7 @@ enum kbp_cmd {
 	X(packets, PACKETS) \
 	X(empty_polls, EMPTY_POLLS) \
 	X(schedules, SCHEDULES) \
-	X(rearms, REARMS)
+	X(rearms, REARMS) \
+	X(timed_polls, TIMED_POLLS)
 
 #endif /* _UAPI_KBP_H */

@@ -178,7 +178,7 @@ impl Session<'_> {
     ) -> Result<(), Error> {
         let napi = self
             .control
-            .napi_attach(&queue.napi, queue.cpu, plan.mode)?;
+            .napi_attach(&queue.napi, queue.cpu, &plan.service)?;
         let user = User::of(&napi);
         // From here on this queue has something to undo, whatever happens to its interrupt.
         report.changed = true;

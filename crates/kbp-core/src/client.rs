@@ -13,9 +13,8 @@ use crate::host::HostError;
 use crate::model::{Napi, NapiRef, Notification, Poller, PollerSpec};
 use crate::netlink::{Connection, Failure, Message, Refusal};
 use crate::netns::{self, NetnsError};
-use crate::uapi::{
-    attr_napi, attr_poller, cmd, Backlog, Mode, FAMILY_NAME, FAMILY_VERSION, MCGRP_STATE,
-};
+use crate::service::Service;
+use crate::uapi::{attr_napi, attr_poller, cmd, Backlog, FAMILY_NAME, FAMILY_VERSION, MCGRP_STATE};
 
 /// A request to the family failed.
 #[derive(Debug, thiserror::Error)]
@@ -175,12 +174,12 @@ impl Client {
         &mut self,
         napi: &NapiRef,
         cpu: u32,
-        mode: Mode,
+        service: &Service,
     ) -> Result<Napi, ClientError> {
         let what = format!("attach {napi} to the poller of CPU {cpu}");
         let mut attrs = napi.to_attrs();
         attrs.push(Attr::u32(attr_napi::CPU, cpu));
-        attrs.push(Attr::u32(attr_napi::MODE_REQUESTED, mode.raw()));
+        attrs.extend(service.to_attrs());
         let replies = self.request(what.clone(), cmd::NAPI_ATTACH, attrs)?;
         decode_one(what, replies, Napi::from_attrs)
     }
@@ -263,7 +262,12 @@ pub trait Control {
     /// See [`Client::pollers`].
     fn pollers(&mut self) -> Result<Vec<Poller>, ClientError>;
     /// See [`Client::napi_attach`].
-    fn napi_attach(&mut self, napi: &NapiRef, cpu: u32, mode: Mode) -> Result<Napi, ClientError>;
+    fn napi_attach(
+        &mut self,
+        napi: &NapiRef,
+        cpu: u32,
+        service: &Service,
+    ) -> Result<Napi, ClientError>;
     /// See [`Client::napi_detach`].
     fn napi_detach(&mut self, napi: &NapiRef) -> Result<(), ClientError>;
     /// See [`Client::napi_get`].
@@ -294,8 +298,13 @@ impl Control for Client {
     fn pollers(&mut self) -> Result<Vec<Poller>, ClientError> {
         Client::pollers(self)
     }
-    fn napi_attach(&mut self, napi: &NapiRef, cpu: u32, mode: Mode) -> Result<Napi, ClientError> {
-        Client::napi_attach(self, napi, cpu, mode)
+    fn napi_attach(
+        &mut self,
+        napi: &NapiRef,
+        cpu: u32,
+        service: &Service,
+    ) -> Result<Napi, ClientError> {
+        Client::napi_attach(self, napi, cpu, service)
     }
     fn napi_detach(&mut self, napi: &NapiRef) -> Result<(), ClientError> {
         Client::napi_detach(self, napi)

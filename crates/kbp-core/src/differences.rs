@@ -39,7 +39,7 @@ pub(crate) fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<Str
             now.cpu
         ));
     }
-    match (now.mode, wish.mode) {
+    match (now.service, wish.service) {
         (Some(now), Some(wanted)) if now != wanted => {
             return Some(format!("with mode {now}, not {wanted}"))
         }

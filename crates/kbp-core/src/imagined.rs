@@ -7,7 +7,8 @@ use crate::client::{ClientError, Control};
 use crate::host::HostError;
 use crate::model::{Napi, NapiRef, Poller, PollerSpec, Schedule, Stats};
 use crate::netns::NetnsError;
-use crate::uapi::{Backlog, Mode, Owns, State, POLLER_COUNTERS};
+use crate::service::Service;
+use crate::uapi::{Backlog, Owns, State, POLLER_COUNTERS};
 
 /// A [`Control`] that changes nothing.
 pub(crate) struct Imagined<'a> {
@@ -53,6 +54,7 @@ impl Control for Imagined<'_> {
             napis: 0,
             backlog_requested: backlog,
             backlog_active: backlog,
+            wake_latency_ns: None,
             stats,
         });
         Ok(())
@@ -87,7 +89,7 @@ impl Control for Imagined<'_> {
         Ok(all)
     }
 
-    fn napi_attach(&mut self, napi: &NapiRef, _: u32, _: Mode) -> Result<Napi, ClientError> {
+    fn napi_attach(&mut self, napi: &NapiRef, _: u32, _: &Service) -> Result<Napi, ClientError> {
         self.real.napi_get(napi)
     }
 

@@ -57,6 +57,7 @@ mod queue_goals;
 pub mod requested;
 pub mod restore;
 pub mod sched;
+pub mod service;
 pub mod setting;
 pub mod setup;
 pub mod setup_read;

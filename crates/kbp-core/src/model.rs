@@ -8,6 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::attr::{Attr, Attrs, DecodeError};
+use crate::service::{Service, Share};
 use crate::uapi::{
     self, attr_napi, attr_poller, Backlog, Counter, Event, Mode, Owns, Policy, State,
 };
@@ -161,6 +162,8 @@ pub struct Poller {
     pub backlog_requested: Backlog,
     /// Who serves it now.
     pub backlog_active: Backlog,
+    /// How long it takes to wake its thread, nanoseconds, nearly the longest of the last times; `None` before the first.
+    pub wake_latency_ns: Option<u32>,
     /// Its counters.
     pub stats: Stats,
 }
@@ -187,6 +190,9 @@ impl Poller {
             napis: attrs.u32(attr_poller::NAPIS)?,
             backlog_requested: attrs.value(attr_poller::BACKLOG_REQUESTED, Backlog::from_raw)?,
             backlog_active: attrs.value(attr_poller::BACKLOG_ACTIVE, Backlog::from_raw)?,
+            wake_latency_ns: attrs
+                .optional_u32(attr_poller::WAKE_LATENCY_NS)?
+                .filter(|ns| *ns > 0),
             stats: Stats::from_attrs(uapi::POLLER_COUNTERS, attrs.nested(attr_poller::STATS)?)?,
         })
     }
@@ -247,6 +253,11 @@ pub struct Napi {
     pub mode_requested: Mode,
     /// How it is served now.
     pub mode_active: Mode,
+    /// Mode adaptive: the share of CPU time that was allowed for polls that find nothing.
+    #[serde(rename = "cpu_budget_percent")]
+    pub cpu_budget: Option<Share>,
+    /// Mode adaptive: the longest wake-up that was allowed, microseconds.
+    pub max_wake_latency_us: Option<u32>,
     /// Cookie of the network namespace of its interface.
     pub netns_cookie: Option<u64>,
     /// Its counters.
@@ -256,17 +267,29 @@ pub struct Napi {
 impl Napi {
     /// Read an attached NAPI instance from the attributes of a reply.
     pub fn from_attrs(attrs: &Attrs) -> Result<Self, DecodeError> {
+        let service = Service::from_attrs(attrs)?;
         Ok(Self {
             napi_id: attrs.u32(attr_napi::NAPI_ID)?,
             ifindex: attrs.optional_u32(attr_napi::IFINDEX)?,
             ifname: attrs.optional_string(attr_napi::IFNAME),
             queue: attrs.optional_u32(attr_napi::QUEUE)?,
             cpu: attrs.u32(attr_napi::CPU)?,
-            mode_requested: attrs.value(attr_napi::MODE_REQUESTED, Mode::from_raw)?,
+            mode_requested: service.mode,
             mode_active: attrs.value(attr_napi::MODE_ACTIVE, Mode::from_raw)?,
+            cpu_budget: service.cpu_budget,
+            max_wake_latency_us: service.max_wake_latency_us,
             netns_cookie: attrs.optional_u64(attr_napi::NETNS_COOKIE)?,
             stats: Stats::from_attrs(uapi::NAPI_COUNTERS, attrs.nested(attr_napi::STATS)?)?,
         })
+    }
+
+    /// How it was asked to be served.
+    pub fn service(&self) -> Service {
+        Service {
+            mode: self.mode_requested,
+            cpu_budget: self.cpu_budget,
+            max_wake_latency_us: self.max_wake_latency_us,
+        }
     }
 
     /// How a person calls it: `eth0 queue 0`, or its id where the interface is not known.

@@ -21,10 +21,10 @@ use crate::model::{Napi, NapiRef};
 use crate::netdev::Interface;
 use crate::netns;
 use crate::queue_cpus::{self, has_file, Change, Direction, Whose, Wish};
+use crate::service::Service;
 use crate::state::{StateFile, User};
 use crate::steer::{self, Steered};
 use crate::target::names;
-use crate::uapi::Mode;
 use crate::CpuList;
 
 pub use crate::apply::{AttachReport, Attached, DetachPlan, Detached};
@@ -42,7 +42,7 @@ pub struct AttachRequest {
     /// several times.
     pub cpus: Vec<u32>,
     /// How it is to be served.
-    pub mode: Mode,
+    pub service: Service,
     /// Whether the queue's interrupt moves to that CPU too.
     pub move_irq: bool,
     /// Whether that CPU sends through the transmit queue of the same number.
@@ -104,7 +104,7 @@ pub struct BanPlan {
 #[derive(Clone, Debug)]
 pub struct AttachPlan {
     /// How the queues are to be served.
-    pub mode: Mode,
+    pub service: Service,
     /// The queues that have NAPI instances.
     pub queues: Vec<QueuePlan>,
     /// Backlogs that are attached for the sake of what is steered to them.
@@ -131,7 +131,7 @@ impl AttachPlan {
         for queue in &self.queues {
             changes.push(format!(
                 "netlink kbp napi-attach: {} to the poller of CPU {}, mode {}",
-                queue.napi, queue.cpu, self.mode
+                queue.napi, queue.cpu, self.service
             ));
             match &queue.irq {
                 IrqPlan::Move { vector, from, to } => {
@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
     pub fn plan_attach(&mut self, request: &AttachRequest) -> Result<AttachPlan, Error> {
         self.check_cpus(request)?;
         let mut plan = AttachPlan {
-            mode: request.mode,
+            service: request.service,
             queues: Vec::new(),
             backlogs: Vec::new(),
             interfaces: Vec::new(),

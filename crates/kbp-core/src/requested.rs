@@ -14,9 +14,10 @@ use crate::model::{Napi, Poller, PollerSpec};
 use crate::netns;
 use crate::plan::Session;
 use crate::queue_cpus::{has_file, Direction};
+use crate::service::Service;
 use crate::setup::{Attachment, Setup};
 use crate::state::{State, User};
-use crate::uapi::{Backlog, Mode, Owns};
+use crate::uapi::{Backlog, Owns};
 
 /// A receive queue that is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(crate) struct Queue {
     /// CPU of its poller.
     pub(crate) cpu: u32,
     /// How it is to be served; `None` for one without a NAPI instance, which is steered.
-    pub(crate) mode: Option<Mode>,
+    pub(crate) service: Option<Service>,
     /// Whether its interrupt was moved; `None` where there is none to move.
     pub(crate) irq: Option<bool>,
     /// Whether that CPU was given its transmit queue; `None` where there is no choice.
@@ -76,7 +77,7 @@ fn queues_in(
             ifindex,
             queue,
             cpu: napi.cpu,
-            mode: Some(napi.mode_requested),
+            service: Some(napi.service()),
             irq: is_physical.then_some(record.is_some()),
             xps: sends(host, state, &ifname, (cookie, ifindex), queue, is_physical)?,
             is_guest: record.is_some_and(|irq| !irq.set.contains(napi.cpu)),
@@ -98,7 +99,7 @@ fn queues_in(
             ifname: ifname.clone(),
             queue: *queue,
             cpu: *cpu,
-            mode: None,
+            service: None,
             irq: None,
             xps: None,
             is_guest: false,
@@ -146,7 +147,7 @@ fn attachments(netns: Option<&str>, mut queues: Vec<Queue>) -> Vec<Attachment> {
             card: one.card,
             queues: Vec::new(),
             cpus: vec![one.cpu],
-            mode: one.mode,
+            service: one.service,
             irq: one.irq.unwrap_or(true),
             xps: one.xps.unwrap_or(true),
         };

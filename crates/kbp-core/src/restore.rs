@@ -557,7 +557,7 @@ impl Run<'_> {
             },
             queues: queues.iter().map(|(queue, _)| *queue).collect(),
             cpus: queues.iter().map(|(_, cpu)| *cpu).collect(),
-            mode: wish.mode.unwrap_or(Mode::Busy),
+            service: wish.service.unwrap_or(Mode::Busy.into()),
             move_irq: wish.irq,
             set_xps: wish.xps,
         };

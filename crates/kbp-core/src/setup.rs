@@ -17,7 +17,7 @@ use crate::card::Card;
 use crate::error::Class;
 use crate::host::explain;
 use crate::model::{PollerSpec, Schedule};
-use crate::uapi::Mode;
+use crate::service::Service;
 
 /// Where the setup is, where nobody says otherwise.
 pub const PATH: &str = "/etc/kbp/kbp.toml";
@@ -85,7 +85,8 @@ pub struct Attachment {
     /// CPUs of the pollers, to which the queues are dealt out in turn.
     pub cpus: Vec<u32>,
     /// How they are served; `None` for what has no NAPI instance, and for the mode that `kbp attach` takes.
-    pub mode: Option<Mode>,
+    #[serde(flatten)]
+    pub service: Option<Service>,
     /// Whether their interrupts move to those CPUs.
     pub irq: bool,
     /// Whether those CPUs send through the transmit queues of the same numbers.
@@ -185,7 +186,14 @@ fn attachment(one: &Attachment) -> String {
     };
     table.text("queues", Some(queues));
     table.text("cpus", Some(list(&one.cpus)));
-    table.text("mode", one.mode.map(|mode| mode.name()));
+    if let Some(service) = &one.service {
+        table.text("mode", Some(service.mode.name()));
+        table.text(
+            "cpu_budget",
+            service.cpu_budget.map(|share| share.to_string()),
+        );
+        table.value("max_wake_latency_us", service.max_wake_latency_us);
+    }
     // What `kbp attach` does anyway is not said.
     table.value("irq", (!one.irq).then_some(false));
     table.value("xps", (!one.xps).then_some(false));

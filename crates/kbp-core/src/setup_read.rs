@@ -15,6 +15,7 @@ use crate::card::Card;
 use crate::cpulist::{self, CPU_MAX};
 use crate::model::PollerSpec;
 use crate::netdev::is_ifname;
+use crate::service::{Service, MAX_WAKE_LATENCY_US};
 use crate::setup::{Attachment, SetupError, VERSION};
 use crate::uapi::{Backlog, Mode, Owns};
 
@@ -82,6 +83,8 @@ struct RawAttachment {
     queues: Option<Spanned<String>>,
     cpus: Spanned<String>,
     mode: Option<Spanned<String>>,
+    cpu_budget: Option<Spanned<String>>,
+    max_wake_latency_us: Option<Spanned<u32>>,
     irq: Option<bool>,
     xps: Option<bool>,
 }
@@ -252,25 +255,38 @@ impl Source<'_> {
             _ => Vec::new(),
         };
         let device = self.device(&raw.device, raw.queues.is_some())?;
-        let requestable: Vec<Mode> = Mode::ALL
-            .iter()
-            .copied()
-            .filter(|mode| *mode != Mode::Softirq)
-            .collect();
-        let mode = raw
-            .mode
-            .as_ref()
-            .map(|at| self.name_of(at, "mode", &requestable));
         Ok(Attachment {
             netns: self.netns(raw.netns.as_ref())?,
             device,
             card: self.card(raw)?,
             queues,
             cpus: numbers(&raw.cpus, "cpus")?,
-            mode: mode.transpose()?,
+            service: self.service(raw)?,
             irq: raw.irq.unwrap_or(true),
             xps: raw.xps.unwrap_or(true),
         })
+    }
+
+    /// How an attachment is to be served; without a mode that is what `kbp attach` takes.
+    fn service(&self, raw: &RawAttachment) -> Result<Option<Service>, SetupError> {
+        let mode = raw.mode.as_ref();
+        let mode = mode.map(|at| self.name_of(at, "mode", &Service::modes()));
+        let mode = mode.transpose()?;
+        let budget = raw.cpu_budget.as_ref().map(|at| {
+            let read = at.get_ref().parse();
+            read.map_err(|words: String| self.wrong(at, format!("cpu_budget: {words}")))
+        });
+        let latency = raw.max_wake_latency_us.as_ref();
+        let latency = latency.map(|at| self.number(at, MAX_WAKE_LATENCY_US, "max_wake_latency_us"));
+        let service = Service {
+            cpu_budget: budget.transpose()?,
+            max_wake_latency_us: latency.transpose()?,
+            ..Service::from(mode.unwrap_or(Mode::Busy))
+        };
+        match service.refusal("cpu_budget", "max_wake_latency_us") {
+            Some(words) => Err(self.wrong(&raw.device, words)),
+            None => Ok(mode.map(|_| service)),
+        }
     }
 
     fn device(&self, at: &Spanned<String>, has_queues: bool) -> Result<String, SetupError> {

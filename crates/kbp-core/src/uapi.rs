@@ -25,17 +25,24 @@ pub enum Mode {
     Softirq = 0,
     /// The poller polls the device all the time and the device's interrupt stays masked.
     Busy = 1,
+    /// The device's interrupt wakes the poller, which polls until nothing is left and sleeps again.
+    Sleep = 2,
+    /// The poller polls the device, with its interrupt masked, while the next packets are likely,
+    /// and otherwise sleeps until they are or until the interrupt; when they are likely it learns.
+    Adaptive = 3,
 }
 
 impl Mode {
     /// Every value, in the order of their numbers.
-    pub const ALL: &'static [Self] = &[Self::Softirq, Self::Busy];
+    pub const ALL: &'static [Self] = &[Self::Softirq, Self::Busy, Self::Sleep, Self::Adaptive];
 
     /// The value with this number, or `None` for a number that this version does not know.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             0 => Some(Self::Softirq),
             1 => Some(Self::Busy),
+            2 => Some(Self::Sleep),
+            3 => Some(Self::Adaptive),
             _ => None,
         }
     }
@@ -55,6 +62,8 @@ impl Mode {
         match self {
             Self::Softirq => "softirq",
             Self::Busy => "busy",
+            Self::Sleep => "sleep",
+            Self::Adaptive => "adaptive",
         }
     }
 
@@ -66,6 +75,12 @@ impl Mode {
             }
             Self::Busy => {
                 "The poller polls the device all the time and the device's interrupt stays masked."
+            }
+            Self::Sleep => {
+                "The device's interrupt wakes the poller, which polls until nothing is left and sleeps again."
+            }
+            Self::Adaptive => {
+                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns."
             }
         }
     }
@@ -519,6 +534,9 @@ pub mod attr_poller {
     pub const BACKLOG_REQUESTED: u16 = 13;
     /// Who serves it now.
     pub const BACKLOG_ACTIVE: u16 = 14;
+    /// How long it takes to wake the poller, nanoseconds, nearly the longest of the last times; 0
+    /// before the first.
+    pub const WAKE_LATENCY_NS: u16 = 15;
 }
 
 /// Attributes of the set `napi`.
@@ -545,6 +563,12 @@ pub mod attr_napi {
     pub const STATS: u16 = 10;
     /// A value of the enumeration `event`.
     pub const EVENT: u16 = 11;
+    /// Share of a CPU's time that polls without packets may take beyond what sleeping would have
+    /// cost, per mille, 1 to 1000; only with mode adaptive.
+    pub const CPU_BUDGET: u16 = 12;
+    /// The poller sleeps between packets only as long as waking up takes no longer than this,
+    /// microseconds, 1 to 1000000; only with mode adaptive, and not together with cpu-budget.
+    pub const MAX_WAKE_LATENCY_US: u16 = 13;
 }
 
 /// Counters of one poller since it was created. A counter is declared here and nowhere else.
@@ -580,6 +604,8 @@ pub mod attr_poller_stats {
     /// NAPI instances that went to another CPU's softirq, because the poller held up that of its
     /// own CPU.
     pub const RELAYED_NAPIS: u16 = 15;
+    /// Times the poller slept because it had nothing to poll.
+    pub const SLEEPS: u16 = 16;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -594,8 +620,12 @@ pub mod attr_napi_stats {
     pub const EMPTY_POLLS: u16 = 4;
     /// Schedule requests (interrupts) that arrived while its poller was not holding it.
     pub const SCHEDULES: u16 = 5;
-    /// Times its interrupt was armed again (yield, hand-back, detach).
+    /// Times its interrupt was armed again (yield, hand-back, detach, end of a window of mode
+    /// adaptive).
     pub const REARMS: u16 = 6;
+    /// Times its poller began to poll it because packets were likely, before an interrupt; mode
+    /// adaptive.
+    pub const TIMED_POLLS: u16 = 7;
 }
 
 /// A counter that the kernel module exports.
@@ -681,6 +711,11 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         name: "relayed_napis",
         doc: "NAPI instances that went to another CPU's softirq, because the poller held up that of its own CPU.",
     },
+    Counter {
+        attr: attr_poller_stats::SLEEPS,
+        name: "sleeps",
+        doc: "Times the poller slept because it had nothing to poll.",
+    },
 ];
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -708,6 +743,11 @@ pub const NAPI_COUNTERS: &[Counter] = &[
     Counter {
         attr: attr_napi_stats::REARMS,
         name: "rearms",
-        doc: "Times its interrupt was armed again (yield, hand-back, detach).",
+        doc: "Times its interrupt was armed again (yield, hand-back, detach, end of a window of mode adaptive).",
+    },
+    Counter {
+        attr: attr_napi_stats::TIMED_POLLS,
+        name: "timed_polls",
+        doc: "Times its poller began to poll it because packets were likely, before an interrupt; mode adaptive.",
     },
 ];

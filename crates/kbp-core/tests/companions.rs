@@ -29,6 +29,8 @@ fn napi(mode_active: Mode, netns_cookie: u64) -> Napi {
         cpu: 2,
         mode_requested: Mode::Busy,
         mode_active,
+        cpu_budget: None,
+        max_wake_latency_us: None,
         netns_cookie: Some(netns_cookie),
         stats: Stats::from_attrs(NAPI_COUNTERS, Attrs::default()).unwrap(),
     }

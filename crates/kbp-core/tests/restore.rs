@@ -187,7 +187,7 @@ fn random_attachments(
                 card: card(name),
                 queues: vec![queue],
                 cpus: vec![cpu],
-                mode: is_card.then_some(Mode::Busy),
+                service: is_card.then_some(Mode::Busy.into()),
                 irq,
                 xps,
             }),

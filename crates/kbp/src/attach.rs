@@ -9,6 +9,7 @@ use kbp_core::model::{Napi, Poller};
 use kbp_core::plan::{
     AttachPlan, AttachReport, AttachRequest, Attached, Detached, Session, Target,
 };
+use kbp_core::service::{Service, Share};
 use kbp_core::uapi::Mode;
 use kbp_core::Error;
 use serde_json::{json, Value};
@@ -76,6 +77,13 @@ pub struct AttachArgs {
     /// How it is served.
     #[arg(long, value_name = "MODE", default_value = "busy", value_parser = parse_mode)]
     mode: Mode,
+    /// Mode adaptive: CPU time that may go into polls that find nothing, beyond what sleeping would have cost; 25 if
+    /// neither this nor --max-wake-latency is given.
+    #[arg(long, value_name = "PERCENT")]
+    cpu_budget: Option<Share>,
+    /// Mode adaptive: sleep between packets only as long as waking up takes no longer than this, microseconds.
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_wake_latency: Option<u32>,
     /// Leave the interrupt where it is.
     #[arg(long)]
     no_irq: bool,
@@ -127,11 +135,7 @@ fn parse_queues(text: &str) -> Result<Numbers, String> {
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
-    let requestable: Vec<Mode> = Mode::ALL
-        .iter()
-        .copied()
-        .filter(|mode| *mode != Mode::Softirq)
-        .collect();
+    let requestable = Service::modes();
     let found = requestable.iter().copied().find(|mode| mode.name() == text);
     found.ok_or_else(|| format!("it is one of: {}", crate::poller::names(&requestable)))
 }
@@ -211,7 +215,7 @@ fn attach_napi(target: Target, args: &AttachArgs, context: &Context) -> Result<(
         target,
         queues: args.queues.clone().unwrap_or_default().0,
         cpus: args.cpus(),
-        mode: args.mode,
+        service: args.service()?,
         move_irq: !args.no_irq,
         set_xps: !args.no_xps,
     };
@@ -226,6 +230,19 @@ fn attach_napi(target: Target, args: &AttachArgs, context: &Context) -> Result<(
 }
 
 impl AttachArgs {
+    /// How it is to be served.
+    fn service(&self) -> Result<Service> {
+        let service = Service {
+            mode: self.mode,
+            cpu_budget: self.cpu_budget,
+            max_wake_latency_us: self.max_wake_latency,
+        };
+        match service.refusal("--cpu-budget", "--max-wake-latency") {
+            Some(words) => Err(Error::Usage(words).into()),
+            None => Ok(service),
+        }
+    }
+
     /// The CPUs; clap takes care that one of both is there.
     fn cpus(&self) -> Vec<u32> {
         match (&self.cpus, self.cpu) {

@@ -14,6 +14,7 @@ use kbp_core::model::{Napi, NapiRef, Poller, PollerSpec, Schedule, Stats};
 use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
 use kbp_core::plan::AttachRequest;
+use kbp_core::service::Service;
 use kbp_core::uapi::{Backlog, Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
 use kbp_core::Host;
 use tempfile::TempDir;
@@ -24,7 +25,7 @@ pub fn request(target: &str, cpus: &[u32]) -> AttachRequest {
         target: target.parse().unwrap(),
         queues: Vec::new(),
         cpus: cpus.to_vec(),
-        mode: Mode::Busy,
+        service: Mode::Busy.into(),
         move_irq: true,
         set_xps: true,
     }
@@ -262,6 +263,8 @@ pub fn napi(ifname: &str, queue: u32, cpu: u32) -> Napi {
         cpu,
         mode_requested: Mode::Busy,
         mode_active: Mode::Busy,
+        cpu_budget: None,
+        max_wake_latency_us: None,
         netns_cookie: Some(COOKIE),
         stats: Stats::from_attrs(NAPI_COUNTERS, Attrs::default()).unwrap(),
     }
@@ -343,12 +346,18 @@ impl Control for Family {
             napis: 0,
             backlog_requested: self.backlog.get(cpu).copied().unwrap_or(Backlog::Owned),
             backlog_active: self.backlog.get(cpu).copied().unwrap_or(Backlog::Owned),
+            wake_latency_ns: None,
             stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
         };
         Ok(self.pollers.iter().map(poller).collect())
     }
 
-    fn napi_attach(&mut self, reference: &NapiRef, cpu: u32, _: Mode) -> Result<Napi, ClientError> {
+    fn napi_attach(
+        &mut self,
+        reference: &NapiRef,
+        cpu: u32,
+        service: &Service,
+    ) -> Result<Napi, ClientError> {
         let attached = match reference {
             NapiRef::Queue { queue, .. } if self.refuse_queue == Some(*queue) => {
                 return Err(refusal(libc::EOPNOTSUPP, "no NAPI instance for this queue"));
@@ -367,6 +376,13 @@ impl Control for Family {
                 queue: None,
                 ..napi("eth0", 0, cpu)
             },
+        };
+        let attached = Napi {
+            mode_requested: service.mode,
+            mode_active: service.mode,
+            cpu_budget: service.cpu_budget,
+            max_wake_latency_us: service.max_wake_latency_us,
+            ..attached
         };
         self.napis.push(attached.clone());
         Ok(attached)

@@ -65,7 +65,7 @@ fn attach(link: &Link, cpu: u32, mode: Mode) -> Result<()> {
             target: whole(ifname),
             queues: Vec::new(),
             cpus: vec![cpu],
-            mode,
+            service: mode.into(),
             move_irq: link.has_interrupts,
             // Mechanisms differ in who receives; the transmit queues stay as they are under all of them.
             set_xps: false,
@@ -161,8 +161,23 @@ impl Kbp {
     }
 }
 
+/// A backlog has no interrupt: what goes through one is polled all the time.
+fn without_interrupts<'a>(site: &Site<'a>) -> Option<&'a str> {
+    let link = site.links.iter().find(|link| !link.has_interrupts);
+    link.map(|link| link.ifname.as_str())
+}
+
 impl Family for Kbp {
     fn can_run(&self, site: &Site<'_>) -> std::result::Result<(), String> {
+        match without_interrupts(site) {
+            Some(ifname) if self.mode != Mode::Busy => {
+                return Err(format!(
+                    "{ifname} has no interrupt that could wake the poller: mode {} is for cards",
+                    self.mode
+                ))
+            }
+            _ => {}
+        }
         let words = |error: kbp_core::Error| error.to_string();
         if is_loaded(site.host).map_err(|error| error.to_string())? {
             return match leftover::module_is_ours().map_err(|error| error.to_string())? {

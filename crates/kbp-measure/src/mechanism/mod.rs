@@ -212,6 +212,30 @@ pub static MECHANISMS: &[Mechanism] = &[
         family: &kbp::Kbp { mode: Mode::Busy },
         ..PLAIN
     },
+    Mechanism {
+        name: "kbp-sleep",
+        about: "our poller as with kbp-busy, mode sleep: interrupts wake it, and it polls until nothing is left",
+        changes: Changes {
+            poller: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &kbp::Kbp { mode: Mode::Sleep },
+        ..PLAIN
+    },
+    Mechanism {
+        name: "kbp-adaptive",
+        about: "our poller as with kbp-busy, mode adaptive: it polls while packets are likely, and sleeps otherwise",
+        changes: Changes {
+            poller: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &kbp::Kbp {
+            mode: Mode::Adaptive,
+        },
+        ..PLAIN
+    },
 ];
 
 /// What becomes of our kernel module after a row. Loading and unloading it takes seconds: every task has to be

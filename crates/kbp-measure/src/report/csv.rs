@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::result::Row;
 
 /// The columns, in order.
-pub const COLUMNS: [&str; 48] = [
+pub const COLUMNS: [&str; 50] = [
     "run",
     "kernel",
     "clock",
@@ -42,6 +42,8 @@ pub const COLUMNS: [&str; 48] = [
     "poller_polls",
     "poller_packets",
     "poller_handbacks",
+    "poller_sleeps",
+    "poller_wakeups",
     "server_ns",
     "client_ns",
     "context_switches",
@@ -132,6 +134,8 @@ fn costs(row: &Row) -> Vec<String> {
         optional(poller.map(|poller| poller.polls)),
         optional(poller.map(|poller| poller.packets)),
         optional(poller.map(|poller| poller.handbacks)),
+        optional(poller.map(|poller| poller.sleeps)),
+        optional(poller.map(|poller| poller.wakeups)),
         optional(cpu.map(|cpu| cpu.server_ns)),
         optional(cpu.map(|cpu| cpu.client_ns)),
         optional(cpu.map(|cpu| cpu.context_switches)),

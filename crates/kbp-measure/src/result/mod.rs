@@ -330,7 +330,7 @@ pub(crate) mod tests {
                     busy_ns: 2_900_000_000,
                     polls: 1_000_000,
                     packets: 4_000,
-                    handbacks: 0,
+                    ..PollerDelta::default()
                 }),
                 histogram_ns: rtts.cells(),
                 path: "nic".into(),

@@ -225,6 +225,12 @@ pub struct PollerDelta {
     pub packets: u64,
     /// Times the watchdog handed the poll list back to softirq.
     pub handbacks: u64,
+    /// Times it slept because it had nothing to poll.
+    #[serde(default)]
+    pub sleeps: u64,
+    /// Times a schedule request (an interrupt) woke it.
+    #[serde(default)]
+    pub wakeups: u64,
 }
 
 impl Row {

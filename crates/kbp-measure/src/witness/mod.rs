@@ -179,6 +179,8 @@ impl Watch {
             polls: counter("polls")?,
             packets: counter("packets")?,
             handbacks: counter("handbacks")?,
+            sleeps: counter("sleeps")?,
+            wakeups: counter("wakeups")?,
         }))
     }
 }
@@ -256,6 +258,8 @@ fn poller_since(then: &PollerDelta, now: &PollerDelta) -> PollerDelta {
         polls: now.polls.saturating_sub(then.polls),
         packets: now.packets.saturating_sub(then.packets),
         handbacks: now.handbacks.saturating_sub(then.handbacks),
+        sleeps: now.sleeps.saturating_sub(then.sleeps),
+        wakeups: now.wakeups.saturating_sub(then.wakeups),
     }
 }
 

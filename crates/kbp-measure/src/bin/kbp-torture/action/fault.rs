@@ -79,7 +79,9 @@ fn act(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let answer = match what {
         0 => client.poller_new(&spec),
         1 => client.poller_del(spec.cpu),
-        2 => client.napi_attach(&napi, spec.cpu, Mode::Busy).map(drop),
+        2 => client
+            .napi_attach(&napi, spec.cpu, &Mode::Busy.into())
+            .map(drop),
         3 => client.napi_detach(&napi),
         4 => client.poller_set_backlog(spec.cpu, to),
         _ => client.napis().map(drop),

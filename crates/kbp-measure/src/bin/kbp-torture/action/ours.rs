@@ -9,6 +9,7 @@ use kbp_core::client::ClientError;
 use kbp_core::model::{Napi, PollerSpec, Schedule};
 use kbp_core::module::{self, ModuleError};
 use kbp_core::plan::{undo_everything, AttachRequest, DetachPlan, Session, Target};
+use kbp_core::service::Service;
 use kbp_core::uapi::{Backlog, Mode, Owns};
 use kbp_core::{Class, Client};
 use kbp_measure::rng::SplitMix64;
@@ -155,12 +156,6 @@ fn poller_del(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     judge(Session::open(&world.host, &mut client).and_then(|mut s| s.delete_poller(cpu)))
 }
 
-/// Modes that can be asked for.
-fn modes() -> Vec<Mode> {
-    let wanted = |mode: &&Mode| **mode != Mode::Softirq;
-    Mode::ALL.iter().filter(wanted).copied().collect()
-}
-
 fn random_attach(world: &World, rng: &mut SplitMix64) -> Result<AttachRequest> {
     let mut names = world
         .host
@@ -182,7 +177,10 @@ fn random_attach(world: &World, rng: &mut SplitMix64) -> Result<AttachRequest> {
         },
         queues: Vec::new(),
         cpus: vec![one_of(rng, &world.cpus).copied().unwrap_or(0)],
-        mode: one_of(rng, &modes()).copied().unwrap_or(Mode::Busy),
+        service: one_of(rng, &Service::modes())
+            .copied()
+            .unwrap_or(Mode::Busy)
+            .into(),
         move_irq: rng.in_range(0, 2) > 0,
         set_xps: rng.in_range(0, 2) > 0,
     })
@@ -243,7 +241,7 @@ fn mode_flip(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let (Some(name), queue) = (napi.ifname.clone(), napi.queue) else {
         return Ok(Outcome::Refused("its interface is not known here".into()));
     };
-    for mode in modes().into_iter().chain([napi.mode_requested]) {
+    for mode in Service::modes().into_iter().chain([napi.mode_requested]) {
         let request = AttachRequest {
             target: Target::Interface {
                 name: name.clone(),
@@ -251,7 +249,7 @@ fn mode_flip(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
             },
             queues: Vec::new(),
             cpus: vec![napi.cpu],
-            mode,
+            service: mode.into(),
             move_irq: rng.in_range(0, 1) > 0,
             set_xps: rng.in_range(0, 1) > 0,
         };

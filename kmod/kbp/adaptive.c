@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Mode adaptive: when an attached device is polled with its interrupt masked,
+ * and when it is left to its interrupt or a timer.
+ *
+ * Owns struct kbp_adaptive of an attachment: it brings the clock to window.c,
+ * which decides, and says the decision as kbp_napi.armed and as the time at
+ * which the poller has to be awake. Context: the poller thread, inside an RCU
+ * reader; nobody else writes here.
+ */
+#include <linux/jiffies.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+
+#include "kbp.h"
+#include "window.h"
+
+struct kbp_adaptive {
+	struct kbp_window window;
+	struct kbp_window_knobs knobs;
+	u64 found_ns;		/* end of the last poll that found packets */
+	u64 looked_ns;		/* end of the last poll; or begin of this, if alone */
+	u64 polled_ns;		/* of the gap since found_ns, polled */
+	u64 due_ns;		/* to be polled then; 0: when its interrupt comes */
+	unsigned long planned;	/* jiffies */
+	struct rcu_head rcu;
+};
+
+/**
+ * kbp_adaptive_new() - begin with no knowledge of a device's gaps
+ * @knobs: what the user allows
+ *
+ * Return: what kbp_adaptive_free() takes, or NULL.
+ */
+struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs)
+{
+	struct kbp_adaptive *s = kzalloc(sizeof(*s), GFP_KERNEL);
+	struct kbp_wake unknown = {};
+	struct kbp_window_goal goal;
+
+	if (!s)
+		return NULL;
+	s->knobs = *knobs;
+	goal = kbp_window_aim(knobs, &unknown);
+	kbp_window_init(&s->window, &goal);
+	return s;
+}
+
+void kbp_adaptive_free(struct kbp_adaptive *s)
+{
+	if (s)
+		kfree_rcu(s, rcu);
+}
+
+const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s)
+{
+	return &s->knobs;
+}
+
+/**
+ * kbp_adaptive_starts() - is the device polled on after packets?
+ * @s: of its attachment
+ */
+bool kbp_adaptive_starts(const struct kbp_adaptive *s)
+{
+	return kbp_window_next(&s->window, 0).poll;
+}
+
+/**
+ * kbp_adaptive_look() - a poll begins, and the last one was not just before
+ * @s: of the attachment
+ */
+void kbp_adaptive_look(struct kbp_adaptive *s)
+{
+	s->looked_ns = ktime_get_ns();
+}
+
+/* One step a tick: in the time of one, no packet waits for the whole plan. */
+static void kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
+{
+	if (likely(s->planned == jiffies))
+		return;
+	s->planned = jiffies;
+	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost);
+	kbp_window_plan(&s->window);
+}
+
+static void kbp_adaptive_decide(struct kbp_napi *a, u64 now_ns)
+{
+	struct kbp_adaptive *s = a->adaptive;
+	struct kbp_window_next next =
+		kbp_window_next(&s->window, now_ns - s->found_ns);
+
+	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
+	WRITE_ONCE(a->armed, !next.poll);
+}
+
+/**
+ * kbp_adaptive_polled() - learn from a poll, and decide what comes next
+ * @p: the poller
+ * @a: the attachment; a->armed says afterwards whether to arm its interrupt
+ * @work: packets
+ * @held: its interrupt was masked, and is
+ */
+void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
+			 bool held)
+{
+	struct kbp_adaptive *s = a->adaptive;
+	u64 now_ns = ktime_get_ns();
+
+	if (work) {
+		/* They came before this poll began. */
+		kbp_window_gap(&s->window, s->looked_ns - s->found_ns,
+			       s->polled_ns);
+		s->found_ns = now_ns;
+		s->polled_ns = 0;
+	} else if (held) {
+		s->polled_ns += now_ns - s->looked_ns;
+	}
+	s->looked_ns = now_ns;
+	/* The last, ordinary poll of a window has its decision already. */
+	if (work || held)
+		kbp_adaptive_decide(a, now_ns);
+	kbp_adaptive_plan(p, s);
+}
+
+/**
+ * kbp_adaptive_wake() - begin to poll what is due
+ * @p: the poller
+ * @now_ns: the time
+ *
+ * Not while rtnl_lock is taken, see kbp_claim_all(): then its interrupt wakes it.
+ *
+ * Return: when the next is due; 0: none is.
+ */
+u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
+{
+	struct kbp_adaptive *s;
+	struct kbp_napi *a;
+	u64 first_ns = 0;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		s = a->adaptive;
+		if (!s || !s->due_ns || !READ_ONCE(a->armed))
+			continue;
+		if (s->due_ns > now_ns) {
+			if (!first_ns || s->due_ns < first_ns)
+				first_ns = s->due_ns;
+			continue;
+		}
+		s->due_ns = 0;
+		if (rtnl_is_locked())
+			continue;
+		WRITE_ONCE(a->armed, false);
+		kbp_count(&a->stats, timed_polls, 1);
+		kbp_napi_claim(a);
+	}
+	rcu_read_unlock();
+	return first_ns;
+}
