@@ -13,7 +13,11 @@
 #include <linux/slab.h>
 
 #include "kbp.h"
+#include "trace.h"
 #include "window.h"
+
+/* A poller that does not sleep thinks about an attachment once in so many ticks. */
+#define KBP_PLAN_TICKS	10
 
 struct kbp_adaptive {
 	struct kbp_window window;
@@ -75,14 +79,34 @@ void kbp_adaptive_look(struct kbp_adaptive *s)
 	s->looked_ns = ktime_get_ns();
 }
 
-/* One step a tick: in the time of one, no packet waits for the whole plan. */
-static void kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
+/*
+ * One step towards a new plan, if the last was @ticks ago. A packet may have to
+ * wait for it, some microseconds.
+ */
+static bool kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s,
+			      unsigned long ticks)
 {
-	if (likely(s->planned == jiffies))
-		return;
+	if (likely(time_before(jiffies, s->planned + ticks)))
+		return false;
 	s->planned = jiffies;
 	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost);
 	kbp_window_plan(&s->window);
+	return true;
+}
+
+/**
+ * kbp_adaptive_think() - use the moment before a sleep, when no packet is likely
+ * @p: the poller; the interrupts of its devices are armed
+ */
+void kbp_adaptive_think(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link)
+		if (a->adaptive && kbp_adaptive_plan(p, a->adaptive, 1))
+			break;
+	rcu_read_unlock();
 }
 
 static void kbp_adaptive_decide(struct kbp_napi *a, u64 now_ns)
@@ -92,6 +116,10 @@ static void kbp_adaptive_decide(struct kbp_napi *a, u64 now_ns)
 		kbp_window_next(&s->window, now_ns - s->found_ns);
 
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
+	/* What changes, and not each poll of a window. */
+	if (!next.poll || READ_ONCE(a->armed))
+		trace_kbp_window(READ_ONCE(a->napi), now_ns - s->found_ns,
+				 next.poll, next.sleep_ns);
 	WRITE_ONCE(a->armed, !next.poll);
 }
 
@@ -121,7 +149,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || held)
 		kbp_adaptive_decide(a, now_ns);
-	kbp_adaptive_plan(p, s);
+	kbp_adaptive_plan(p, s, KBP_PLAN_TICKS);
 }
 
 /**

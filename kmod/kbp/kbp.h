@@ -164,6 +164,7 @@ struct kbp_poller {
 	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
+	u64 due_ns;			/* when it has to be awake; 0: no such time */
 
 	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
@@ -295,6 +296,7 @@ bool kbp_adaptive_starts(const struct kbp_adaptive *s);
 void kbp_adaptive_look(struct kbp_adaptive *s);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
 			 bool held);
+void kbp_adaptive_think(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
 
 /* poller.c: the thread, and its life */
@@ -342,6 +344,7 @@ void kbp_napi_detach(struct kbp_napi *a, enum kbp_event event);
 void kbp_napi_leave(struct kbp_napi *a);
 void kbp_napi_up(struct kbp_napi *a);
 void kbp_napi_kick(struct kbp_napi *a);
+void kbp_napi_look(void);
 bool kbp_napi_is_lacking(const struct kbp_napi *a);
 void kbp_napi_claim(struct kbp_napi *a);
 struct net_device *kbp_dev_by_napi_id(struct net *net, u32 napi_id);

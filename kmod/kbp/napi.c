@@ -25,7 +25,10 @@ static DEFINE_HASHTABLE(kbp_napi_table, 6);
 static u32 kbp_napi_table_count;	/* kbp_mutex */
 
 static void kbp_follow_work(struct work_struct *work);
-static DECLARE_DELAYED_WORK(kbp_follow, kbp_follow_work);
+/* No CPU is woken for it: pollers that are awake see to it, kbp_napi_look(). */
+static DECLARE_DEFERRABLE_WORK(kbp_follow, kbp_follow_work);
+static struct workqueue_struct *kbp_follow_wq;
+static unsigned long kbp_followed;	/* jiffies */
 
 /**
  * kbp_napi_lookup() - the attachment of a NAPI instance
@@ -400,7 +403,7 @@ int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 	}
 	list_add_tail_rcu(&a->link, &p->napis);
 	WRITE_ONCE(p->napis_count, p->napis_count + 1);
-	queue_delayed_work(system_freezable_wq, &kbp_follow, KBP_FOLLOW_EVERY);
+	queue_delayed_work(kbp_follow_wq, &kbp_follow, KBP_FOLLOW_EVERY);
 	a->napi_id = n->napi_id;
 	a->index = kbp_napi_index(a->dev, n);
 	if (netif_running(key->dev))
@@ -498,6 +501,7 @@ static void kbp_follow_work(struct work_struct *work)
 	struct kbp_napi *a;
 
 	kbp_conflict_look();
+	WRITE_ONCE(kbp_followed, jiffies);
 	rtnl_lock();
 	mutex_lock(&kbp_mutex);
 	list_for_each_entry(p, &kbp_pollers, link) {
@@ -507,10 +511,23 @@ static void kbp_follow_work(struct work_struct *work)
 		}
 	}
 	if (any)
-		queue_delayed_work(system_freezable_wq, &kbp_follow,
+		queue_delayed_work(kbp_follow_wq, &kbp_follow,
 				   KBP_FOLLOW_EVERY);
 	mutex_unlock(&kbp_mutex);
 	rtnl_unlock();
+}
+
+/**
+ * kbp_napi_look() - have attachments follow their drivers, if it is time
+ *
+ * Context: a poller's thread that is awake and has attachments.
+ */
+void kbp_napi_look(void)
+{
+	if (time_before(jiffies, READ_ONCE(kbp_followed) + KBP_FOLLOW_EVERY))
+		return;
+	WRITE_ONCE(kbp_followed, jiffies);
+	mod_delayed_work(kbp_follow_wq, &kbp_follow, 0);
 }
 
 static void kbp_napi_event(struct kbp_napi *a, unsigned long event)
@@ -561,7 +578,17 @@ static struct notifier_block kbp_netdev_nb = {
 
 int kbp_napi_init(void)
 {
-	return register_netdevice_notifier(&kbp_netdev_nb);
+	int err;
+
+	/* Not on the CPU of a poller, and not while the machine sleeps. */
+	kbp_follow_wq = alloc_workqueue("kbp_follow",
+					WQ_UNBOUND | WQ_FREEZABLE, 0);
+	if (!kbp_follow_wq)
+		return -ENOMEM;
+	err = register_netdevice_notifier(&kbp_netdev_nb);
+	if (err)
+		destroy_workqueue(kbp_follow_wq);
+	return err;
 }
 
 void kbp_napi_exit(void)
@@ -569,4 +596,5 @@ void kbp_napi_exit(void)
 	unregister_netdevice_notifier(&kbp_netdev_nb);
 	/* No attachment is left that would start it again. */
 	cancel_delayed_work_sync(&kbp_follow);
+	destroy_workqueue(kbp_follow_wq);
 }

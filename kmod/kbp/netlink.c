@@ -19,7 +19,7 @@
 #define KBP_BUDGET_MAX		64
 #define KBP_PRIORITY_DEFAULT	50
 #define KBP_PRIORITY_MAX	98
-#define KBP_WAKE_LATENCY_US_MAX	1000000
+#define KBP_WAKE_LATENCY_US_MAX	10000
 
 static struct genl_family kbp_family;
 

@@ -58,21 +58,13 @@ static struct kbp_next kbp_duty_other(struct kbp_duty *duty, bool work)
 	return kbp_next_of(KBP_STEP_YIELD, KBP_YIELD_NS);
 }
 
-/* How long to sleep; 0: until something wakes it. */
-static u64 kbp_until_due(const struct kbp_view *view)
-{
-	if (!view->due_ns)
-		return 0;
-	return view->due_ns > view->now_ns ? view->due_ns - view->now_ns : 1;
-}
-
 static struct kbp_next kbp_duty_decide(struct kbp_duty *duty,
 				       const struct kbp_view *view)
 {
 	if (view->patching)
 		return kbp_next_of(KBP_STEP_YIELD, KBP_PATCH_NS);
 	if (!view->work && !view->holds)
-		return kbp_next_of(KBP_STEP_SLEEP, kbp_until_due(view));
+		return kbp_next_of(KBP_STEP_SLEEP, 0);
 	if (view->alone) {
 		duty->stretch_ns = 0;
 		duty->napped = false;
@@ -80,6 +72,19 @@ static struct kbp_next kbp_duty_decide(struct kbp_duty *duty,
 	}
 	return view->fifo ? kbp_duty_fifo(duty) :
 			    kbp_duty_other(duty, view->work);
+}
+
+/*
+ * FIFO, but not for long while it is alone. To change that costs microseconds in
+ * the way of a packet, so one that polls only for a while stays FIFO; its sleep
+ * pays for that.
+ */
+static bool kbp_duty_wants_fifo(const struct kbp_duty *duty,
+				const struct kbp_view *view, enum kbp_step step)
+{
+	if (!view->fifo || !view->alone || step != KBP_STEP_POLL)
+		return view->fifo;
+	return duty->fifo && duty->debt_ns < KBP_YIELD_NS;
 }
 
 /**
@@ -101,7 +106,9 @@ struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 	duty->last_ns = view->now_ns;
 
 	next = kbp_duty_decide(duty, view);
-	next.fifo = view->fifo && !(next.step == KBP_STEP_POLL && view->alone);
+	if (next.step == KBP_STEP_SLEEP)
+		next.until_ns = view->due_ns;
+	next.fifo = kbp_duty_wants_fifo(duty, view, next.step);
 	duty->fifo = next.fifo;
 	return next;
 }

@@ -24,7 +24,8 @@ typedef uint64_t u64;
  *
  * RT throttling (before 6.12) stops a FIFO thread even if nobody else wants
  * the CPU. A poller that is alone therefore runs as SCHED_OTHER, with the
- * highest weight, and turns FIFO when somebody comes.
+ * highest weight, after KBP_RUN_NS of FIFO without a rest, and turns FIFO when
+ * somebody comes.
  */
 #define KBP_RUN_NS		900000ULL
 #define KBP_YIELD_NS		100000ULL
@@ -85,7 +86,8 @@ struct kbp_duty {
 
 struct kbp_next {
 	enum kbp_step step;
-	u64 rest_ns;		/* for KBP_STEP_SLEEP, 0: without an end */
+	u64 rest_ns;		/* for KBP_STEP_NAP and KBP_STEP_YIELD */
+	u64 until_ns;		/* for KBP_STEP_SLEEP; 0: without an end */
 	bool fifo;		/* run as SCHED_FIFO from now on */
 };
 

@@ -57,7 +57,7 @@ static void kbp_learn_wake(struct kbp_poller *p, u64 end_ns)
 }
 
 /*
- * Sleep until woken by what @wake names, or for @rest_ns if it isn't 0.
+ * Sleep until woken by what @wake names, or until @until_ns if it isn't 0.
  * Returns at once if what may wake it is there already, and does not sleep
  * without an end when the watchdog has relieved it: no packet would wake it.
  *
@@ -68,12 +68,11 @@ static void kbp_learn_wake(struct kbp_poller *p, u64 end_ns)
  * is no longer TASK_RUNNING, and takes it off its way to sleep.
  * kmod/tests/wake_model_test.py goes through every order of these steps.
  */
-static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 rest_ns)
+static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 {
-	ktime_t timeout = ns_to_ktime(rest_ns);
+	ktime_t until = ns_to_ktime(until_ns);
 	bool pending = !kbp_may_rest(p, wake);
 	bool slept = false;
-	u64 begin_ns = 0;
 
 	raw_spin_lock_irq(&p->lock);
 	pending = pending ||
@@ -81,7 +80,7 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 rest_ns)
 		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
 		  (wake == KBP_WAKE_ANY &&
 		   !list_empty(&p->todo[KBP_LIST_OWNED])) ||
-		  (!rest_ns && kbp_is_relieved(p));
+		  (!until_ns && kbp_is_relieved(p));
 	if (!pending) {
 		p->wake = wake;
 		p->woken_ns = 0;
@@ -97,12 +96,11 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 rest_ns)
 		   * Pairs with wake_up_process() in kbp_backlog_set() and
 		   * kbp_napi_bind().
 		   */
-		  (!rest_ns && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
+		  (!until_ns && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
 
 	if (!pending && !kthread_should_stop()) {
-		begin_ns = ktime_get_ns();
-		if (rest_ns)
-			schedule_hrtimeout_range(&timeout, 0, HRTIMER_MODE_REL);
+		if (until_ns)
+			schedule_hrtimeout_range(&until, 0, HRTIMER_MODE_ABS);
 		else
 			schedule();
 		slept = true;
@@ -113,7 +111,7 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 rest_ns)
 	p->wake = KBP_WAKE_NONE;
 	raw_spin_unlock_irq(&p->lock);
 	if (slept)
-		kbp_learn_wake(p, rest_ns ? begin_ns + rest_ns : 0);
+		kbp_learn_wake(p, until_ns);
 	WRITE_ONCE(p->beat, p->beat + 1);
 }
 
@@ -159,7 +157,7 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 			sleep_ns = min(sleep_ns, KBP_REST_SERVE_NS);
 		begin_ns = ktime_get_ns();
 		kbp_sleep(p, done && wakes < KBP_REST_WAKES_MAX ?
-			  by : KBP_WAKE_NONE, sleep_ns);
+			  by : KBP_WAKE_NONE, begin_ns + sleep_ns);
 		slept_ns += ktime_get_ns() - begin_ns;
 		done = kbp_rest_serve(p, by);
 	}
@@ -170,14 +168,16 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	return slept_ns;
 }
 
-/* Nothing to poll, for @rest_ns if that isn't 0. */
-static void kbp_idle(struct kbp_poller *p, u64 rest_ns)
+/* Nothing to poll, until @until_ns if that isn't 0. */
+static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 {
 	kbp_set_state(p, KBP_STATE_IDLE);
 	kbp_count(&p->stats, sleeps, 1);
 	/* A backlog that is merely owned does not keep anybody awake. */
 	kbp_backlog_leave(p);
-	kbp_sleep(p, KBP_WAKE_ANY, rest_ns);
+	kbp_adaptive_think(p);
+	kbp_sleep(p, KBP_WAKE_ANY, until_ns);
+	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
 	kbp_set_state(p, KBP_STATE_POLLING);
 }
 
@@ -218,7 +218,7 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 		return;
 	case KBP_STEP_NAP:
 		kbp_count(&p->stats, naps, 1);
-		kbp_sleep(p, KBP_WAKE_NONE, next.rest_ns);
+		kbp_sleep(p, KBP_WAKE_NONE, ktime_get_ns() + next.rest_ns);
 		break;
 	case KBP_STEP_YIELD:
 		if (work)
@@ -226,7 +226,7 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 		slept_ns = kbp_yield(p, next.rest_ns);
 		break;
 	case KBP_STEP_SLEEP:
-		kbp_idle(p, next.rest_ns);
+		kbp_idle(p, next.until_ns);
 		break;
 	}
 	p->last_ns = ktime_get_ns();
@@ -257,6 +257,8 @@ static void kbp_quiescent(struct kbp_poller *p)
 	cond_resched_tasks_rcu_qs();
 	kbp_look_for_replacement();
 	kbp_look_for_waiter(p);
+	if (READ_ONCE(p->napis_count))
+		kbp_napi_look();
 }
 
 /* It runs again after the watchdog relieved it: take everything back. */
@@ -275,7 +277,8 @@ static void kbp_resume(struct kbp_poller *p)
 static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 {
 	view->now_ns = ktime_get_ns();
-	view->due_ns = kbp_adaptive_wake(p, view->now_ns);
+	p->due_ns = kbp_adaptive_wake(p, view->now_ns);
+	view->due_ns = p->due_ns;
 	view->work = work || kbp_backlog_has_packets(p) ||
 		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
 		     !list_empty(&p->todo[KBP_LIST_OWNED]);
@@ -301,14 +304,14 @@ static void kbp_pause(void)
 }
 
 /*
- * Nothing has changed since the last look: no packet, nobody else on this CPU.
- * Then the next round follows at once; every KBP_SPINS_MAX rounds we look all
- * the same.
+ * Nothing has changed since the last look: no packet, nobody else on this CPU,
+ * and nothing is due at a set time. Then the next round follows at once; every
+ * KBP_SPINS_MAX rounds we look all the same.
  */
 static bool kbp_may_spin(struct kbp_poller *p, bool work)
 {
-	return !work && (++p->spins % KBP_SPINS_MAX) && !need_resched() &&
-	       single_task_running() &&
+	return !work && !p->due_ns && (++p->spins % KBP_SPINS_MAX) &&
+	       !need_resched() && single_task_running() &&
 	       READ_ONCE(p->state) == KBP_STATE_POLLING;
 }
 

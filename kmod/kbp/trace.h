@@ -87,6 +87,34 @@ TRACE_EVENT(kbp_handback,
 	TP_printk("poller=%u napis=%u", __entry->cpu, __entry->napis)
 );
 
+TRACE_EVENT(kbp_window,
+
+	TP_PROTO(const struct napi_struct *napi, u64 age_ns, bool poll,
+		 u64 sleep_ns),
+
+	TP_ARGS(napi, age_ns, poll, sleep_ns),
+
+	TP_STRUCT__entry(
+		__field(const void *, napi)
+		__field(u32, napi_id)
+		__field(u64, age_ns)
+		__field(bool, poll)
+		__field(u64, sleep_ns)
+	),
+
+	TP_fast_assign(
+		__entry->napi = napi;
+		__entry->napi_id = napi->napi_id;
+		__entry->age_ns = age_ns;
+		__entry->poll = poll;
+		__entry->sleep_ns = sleep_ns;
+	),
+
+	TP_printk("napi=%p napi_id=%u age_ns=%llu poll=%d sleep_ns=%llu",
+		  __entry->napi, __entry->napi_id, __entry->age_ns,
+		  __entry->poll, __entry->sleep_ns)
+);
+
 #endif /* KBP_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

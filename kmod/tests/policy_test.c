@@ -133,6 +133,34 @@ static void test_short_tasks(void)
 	}
 }
 
+/*
+ * It is alone, sleeps and wakes: no change of the scheduling policy stands between
+ * an interrupt and its packet. Unless it hardly ever sleeps, which would be RT
+ * throttling.
+ */
+static void test_wakes(u64 poll_ns_max, u64 sleep_ns, bool may_change)
+{
+	struct kbp_view view = { .alone = true, .fifo = true };
+	struct kbp_duty duty = { .fifo = true };
+	struct ledger l = { .fifo = true };
+	int i, changes = 0;
+	bool fifo = true;
+
+	for (i = 0; i < ROUNDS; i++) {
+		view.work = rnd() % 4 != 0;
+		view.due_ns = view.now_ns + sleep_ns;
+		live_round(&duty, &view, &l, poll_ns_max);
+		if (view.due_ns > view.now_ns && !view.work) {
+			view.now_ns = view.due_ns;
+			kbp_duty_rested(&duty, view.now_ns, sleep_ns);
+		}
+		changes += l.fifo != fifo;
+		fifo = l.fifo;
+	}
+	if (changes && !may_change)
+		fail("the policy changed for a short stretch", view.now_ns);
+}
+
 static void test_life(void)
 {
 	struct kbp_view view = { .now_ns = rnd() % NSEC_PER_SEC };
@@ -186,6 +214,8 @@ int main(void)
 	test_share(true);
 	test_share(false);
 	test_short_tasks();
+	test_wakes(20000, 20000, false);
+	test_wakes(200000, 100, true);
 	test_letting_go();
 	for (life = 0; life < LIVES; life++)
 		test_life();

@@ -207,7 +207,7 @@ enum kbp_a_poller {
  *	may take beyond what sleeping would have cost, per mille, 1 to 1000; only
  *	with mode adaptive.
  * @KBP_A_NAPI_MAX_WAKE_LATENCY_US: The poller sleeps between packets only as
- *	long as waking up takes no longer than this, microseconds, 1 to 1000000;
+ *	long as waking up takes no longer than this, microseconds, 1 to 10000;
  *	only with mode adaptive, and not together with cpu-budget.
  */
 enum kbp_a_napi {

@@ -392,6 +392,7 @@ impl<'a> Session<'a> {
         }
         let is_virtual = interface.device.is_none();
         if is_virtual && !self.control.has_queue_napis(&interface.name)? {
+            request.service.check_backlog(&interface.name)?;
             plan.notes.extend(steer::notes(self.host, interface));
             let steered = self.plan_steering(interface, &dealt)?;
             plan.interfaces.push(steered);

@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
+use crate::error::Error;
 use crate::attr::{Attr, Attrs, DecodeError};
 use crate::uapi::{attr_napi, Mode};
 
 /// The longest wake-up that may be allowed, microseconds.
-pub const MAX_WAKE_LATENCY_US: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+pub const MAX_WAKE_LATENCY_US: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 /// A share of time in steps of a thousandth, above 0 and up to all of it; written as percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +123,20 @@ impl Service {
             (mode, _) => Some(format!(
                 "{budget} and {latency} go with mode adaptive, not with {mode}"
             )),
+        }
+    }
+
+    /// That what goes through a backlog can be served so; `what` is what is to be attached.
+    ///
+    /// # Errors
+    /// When it can't.
+    pub fn check_backlog(&self, what: &str) -> Result<(), Error> {
+        match self.mode {
+            Mode::Busy => Ok(()),
+            mode => Err(Error::Usage(format!(
+                "{what} is served through the backlog of the poller's CPU, and a poller that has one attached polls it all \
+                 the time: mode busy, not {mode}"
+            ))),
         }
     }
 

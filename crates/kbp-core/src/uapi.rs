@@ -567,7 +567,7 @@ pub mod attr_napi {
     /// cost, per mille, 1 to 1000; only with mode adaptive.
     pub const CPU_BUDGET: u16 = 12;
     /// The poller sleeps between packets only as long as waking up takes no longer than this,
-    /// microseconds, 1 to 1000000; only with mode adaptive, and not together with cpu-budget.
+    /// microseconds, 1 to 10000; only with mode adaptive, and not together with cpu-budget.
     pub const MAX_WAKE_LATENCY_US: u16 = 13;
 }
 

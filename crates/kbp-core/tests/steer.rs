@@ -9,7 +9,7 @@ use kbp_core::client::Control;
 use kbp_core::plan::{AttachRequest, Session};
 use kbp_core::queue_cpus::Outcome;
 use kbp_core::state;
-use kbp_core::uapi::Backlog;
+use kbp_core::uapi::{Backlog, Mode};
 use kbp_core::{Class, Error};
 
 /// Two veths and lo; pollers on CPU 2 and 3.
@@ -51,6 +51,21 @@ fn is_clean(machine: &Machine) {
         state.queue_cpus.is_empty() && state.backlogs.is_empty(),
         "{state:?}"
     );
+}
+
+#[test]
+fn what_goes_through_a_backlog_is_polled_all_the_time_or_refused() {
+    let (machine, mut family) = set_up();
+    for mode in [Mode::Sleep, Mode::Adaptive] {
+        let mut session = Session::open(&machine.host, &mut family).unwrap();
+        let request = AttachRequest {
+            service: mode.into(),
+            ..request("near", &[2])
+        };
+        let error = session.plan_attach(&request).unwrap_err();
+        assert!(error.to_string().contains("mode busy"), "{error}");
+    }
+    is_clean(&machine);
 }
 
 #[test]

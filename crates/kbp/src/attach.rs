@@ -82,7 +82,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "PERCENT")]
     cpu_budget: Option<Share>,
     /// Mode adaptive: sleep between packets only as long as waking up takes no longer than this, microseconds.
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max_wake_latency: Option<u32>,
     /// Leave the interrupt where it is.
     #[arg(long)]
@@ -164,6 +164,7 @@ fn attach_backlog(args: &AttachArgs, context: &Context) -> Result<()> {
         let words = "a backlog is that of one CPU and has no queues: name it with --cpu N alone";
         return Err(Error::Usage(words.into()).into());
     };
+    args.service()?.check_backlog("what the kernel queues for a CPU")?;
     let mut client = context.client()?;
     let mut session = Session::open(&context.host, &mut client)?;
     let wish = session.plan_backlog(cpu)?;
