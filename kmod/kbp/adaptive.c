@@ -157,7 +157,8 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
  * @p: the poller
  * @now_ns: the time
  *
- * Not while rtnl_lock is taken, see kbp_claim_all(): then its interrupt wakes it.
+ * Not while rtnl_lock is taken, see kbp_claim_all(), and not what a socket polls:
+ * then its interrupt wakes it.
  *
  * Return: when the next is due; 0: none is.
  */
@@ -181,8 +182,10 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 		if (rtnl_is_locked())
 			continue;
 		WRITE_ONCE(a->armed, false);
-		kbp_count(&a->stats, timed_polls, 1);
-		kbp_napi_claim(a);
+		if (kbp_napi_claim(a))
+			kbp_count(&a->stats, timed_polls, 1);
+		else
+			WRITE_ONCE(a->armed, true);
 	}
 	rcu_read_unlock();
 	return first_ns;

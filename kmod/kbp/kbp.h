@@ -346,7 +346,7 @@ void kbp_napi_up(struct kbp_napi *a);
 void kbp_napi_kick(struct kbp_napi *a);
 void kbp_napi_look(void);
 bool kbp_napi_is_lacking(const struct kbp_napi *a);
-void kbp_napi_claim(struct kbp_napi *a);
+bool kbp_napi_claim(struct kbp_napi *a);
 struct net_device *kbp_dev_by_napi_id(struct net *net, u32 napi_id);
 void kbp_engage_update(void);
 int kbp_napi_init(void);

@@ -193,13 +193,16 @@ bool kbp_napi_is_lacking(const struct kbp_napi *a)
  * @a: the attachment
  *
  * Context: RCU reader, interrupts on.
+ * Return: false if somebody else has it, or it can't be held.
  */
-void kbp_napi_claim(struct kbp_napi *a)
+bool kbp_napi_claim(struct kbp_napi *a)
 {
 	/* Who has it would be told to poll once more, and keep it all the same. */
-	if (kbp_napi_is_lacking(a) &&
-	    !test_bit(NAPI_STATE_SCHED, &READ_ONCE(a->napi)->state))
-		kbp_napi_kick(a);
+	if (!kbp_napi_is_lacking(a) ||
+	    test_bit(NAPI_STATE_SCHED, &READ_ONCE(a->napi)->state))
+		return false;
+	kbp_napi_kick(a);
+	return true;
 }
 
 /* Enter the instance that @a stands for now. RCU reader, kbp_mutex. */

@@ -270,8 +270,7 @@ void kbp_wake_learn(struct kbp_wake *wake, u64 ns)
  * @wake: what is known of waking up
  *
  * To fall asleep costs the CPU about as much as to wake up. Where waking up takes
- * longer than the user allows, all gaps are polled through but those that the
- * window can't tell apart, of a second and more.
+ * longer than the user allows, all gaps are polled through, for their first second.
  */
 struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 				      const struct kbp_wake *wake)
@@ -380,6 +379,18 @@ static void kbp_plan_adopt(struct kbp_window *w, u32 level)
 	w->fresh = 0;
 }
 
+/* Nothing is to be missed: poll at all ages but those of the last bucket. */
+static void kbp_plan_all(struct kbp_window *w)
+{
+	u32 bucket;
+
+	for (bucket = 0; bucket < KBP_GAP_BUCKETS - 1; bucket++)
+		kbp_plan_add(w->poll, bucket);
+	w->searching = false;
+	/* Another goal begins to plan at once. */
+	w->fresh = KBP_PLAN_GAPS;
+}
+
 /**
  * kbp_window_plan() - do one step towards a new plan, if it is time for one
  * @w: the window
@@ -395,6 +406,10 @@ bool kbp_window_plan(struct kbp_window *w)
 	struct kbp_window_yield yield;
 	u32 level;
 
+	if (w->goal.found_permille >= 1000) {
+		kbp_plan_all(w);
+		return false;
+	}
 	if (!w->searching) {
 		if (w->fresh < KBP_PLAN_GAPS)
 			return false;

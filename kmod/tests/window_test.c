@@ -309,6 +309,36 @@ static void draw_traffic(void)
 	}
 }
 
+/* As long as waking up takes longer than allowed, nothing but a second of silence lets it sleep. */
+static void test_wake_limit(void)
+{
+	const struct kbp_window_knobs knobs = { .wake_ns_max = 50000 };
+	struct kbp_wake wake = {};
+	struct kbp_window window;
+	struct kbp_window_goal aim;
+	u64 age_ns;
+	int i;
+
+	kbp_wake_learn(&wake, 80000);
+	aim = kbp_window_aim(&knobs, &wake);
+	kbp_window_init(&window, &aim);
+	kbp_window_plan(&window);
+	for (age_ns = 0; age_ns < 1000000000; age_ns = age_ns * 9 / 8 + 500)
+		if (!kbp_window_next(&window, age_ns).poll)
+			fail("it sleeps though waking up takes too long", "limit");
+	if (kbp_window_next(&window, 2000000000).poll)
+		fail("it never sleeps", "limit");
+	for (i = 0; i < 500; i++)
+		kbp_wake_learn(&wake, 20000);
+	window.goal = kbp_window_aim(&knobs, &wake);
+	for (i = 0; i < 40; i++)
+		kbp_window_gap(&window, 5000000, 0);
+	while (kbp_window_plan(&window))
+		;
+	if (kbp_window_next(&window, 1000000).poll)
+		fail("it polls though waking up is quick enough", "limit");
+}
+
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -363,6 +393,7 @@ int main(void)
 		test_next();
 		test_silence();
 	}
+	test_wake_limit();
 	printf("window: ok\n");
 	return 0;
 }

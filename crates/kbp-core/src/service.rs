@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::error::Error;
 use crate::attr::{Attr, Attrs, DecodeError};
+use crate::error::Error;
 use crate::uapi::{attr_napi, Mode};
 
 /// The longest wake-up that may be allowed, microseconds.

@@ -13,6 +13,7 @@ use kbp_core::model::{PollerSpec, Schedule};
 use kbp_core::netns::NetnsError;
 use kbp_core::plan::{AttachRequest, Session};
 use kbp_core::restore::{restore, Options, Reach, Restored, Work};
+use kbp_core::service::{Service, Share, MAX_WAKE_LATENCY_US};
 use kbp_core::setup::{Attachment, Setup};
 use kbp_core::setup_read::{parse, SetupFile};
 use kbp_core::uapi::{Backlog, Mode, Owns};
@@ -158,6 +159,19 @@ fn random_poller(random: &mut ChaCha8Rng, cpu: u32) -> PollerSpec {
     }
 }
 
+fn random_service(random: &mut ChaCha8Rng) -> Service {
+    let modes = Service::modes();
+    let mut service = Service::from(modes[random.random_range(0..modes.len())]);
+    if service.mode == Mode::Adaptive {
+        match random.random_range(0..3) {
+            0 => {}
+            1 => service.cpu_budget = Share::from_permille(random.random_range(1..=1000)),
+            _ => service.max_wake_latency_us = Some(random.random_range(MAX_WAKE_LATENCY_US)),
+        }
+    }
+    service
+}
+
 /// An interface of which some queues go to random CPUs, as it is written down: the queues of each CPU together.
 fn random_attachments(
     random: &mut ChaCha8Rng,
@@ -173,6 +187,7 @@ fn random_attachments(
         ),
         false => (true, true),
     };
+    let service = is_card.then(|| random_service(random));
     let mut all: Vec<Attachment> = Vec::new();
     for queue in (0..queues)
         .filter(|_| random.random_bool(0.6))
@@ -187,7 +202,7 @@ fn random_attachments(
                 card: card(name),
                 queues: vec![queue],
                 cpus: vec![cpu],
-                service: is_card.then_some(Mode::Busy.into()),
+                service,
                 irq,
                 xps,
             }),

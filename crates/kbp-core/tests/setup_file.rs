@@ -70,6 +70,26 @@ const WRONG_ATTACHMENTS: &[Wrong] = &[
         "mode 'sleepy' is not known; it is one of: busy",
     ),
     ("mode = 'softirq'", 8, "is not known"),
+    (
+        "mode = 'adaptive'\ncpu_budget = '101'",
+        9,
+        "cpu_budget: '101' is not a percentage",
+    ),
+    (
+        "mode = 'adaptive'\nmax_wake_latency_us = 0",
+        9,
+        "max_wake_latency_us 0 is not from 1 to 10000",
+    ),
+    (
+        "mode = 'sleep'\ncpu_budget = '10'",
+        6,
+        "go with mode adaptive, not with sleep",
+    ),
+    (
+        "mode = 'adaptive'\ncpu_budget = '10'\nmax_wake_latency_us = 9",
+        6,
+        "name one",
+    ),
     ("queues = '3-1'", 8, "queues: '3-1' is not a list"),
     ("queues = '1,1'", 8, "1 is in '1,1' twice"),
     (

@@ -164,7 +164,8 @@ fn attach_backlog(args: &AttachArgs, context: &Context) -> Result<()> {
         let words = "a backlog is that of one CPU and has no queues: name it with --cpu N alone";
         return Err(Error::Usage(words.into()).into());
     };
-    args.service()?.check_backlog("what the kernel queues for a CPU")?;
+    args.service()?
+        .check_backlog("what the kernel queues for a CPU")?;
     let mut client = context.client()?;
     let mut session = Session::open(&context.host, &mut client)?;
     let wish = session.plan_backlog(cpu)?;

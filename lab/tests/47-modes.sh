@@ -1,0 +1,117 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock virtual --cpus 4 --nics 2 --timeout 600s
+# kernels: 6.1 6.12 7.3
+#
+# The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
+# poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
+# and polls a small part of what busy polls. In silence both sleep and stay asleep. What can't be had together is refused.
+
+. /lab/lib.sh
+. /lab/net.sh
+
+COUNT=1000
+
+napi_counter() {
+	kbp stats --json | sed -n "s/.*\"name\":\"eth0 queue 0\"[^}]*\"$1\":\([0-9]*\).*/\1/p"
+}
+
+is_active() { kbp show --json | grep -q "\"mode_active\":\"$1\""; }
+
+attach() {
+	kbp attach eth0 --cpu "$NET_CPU" --mode "$@" > /dev/null || lab_fail "attach: $*"
+	lab_wait_for 5 is_active "$1"
+}
+
+detach() { kbp detach eth0 > /dev/null || lab_fail "detach"; }
+
+# periodic NAME: packets every millisecond; sets $empty, $packets, $schedules, $timed to what the poller did for them.
+periodic() {
+	empty=$(napi_counter empty_polls) packets=$(napi_counter packets) schedules=$(napi_counter schedules)
+	timed=$(napi_counter timed_polls) softirqs=$(net_softirqs "$NET_CPU")
+	net_traffic "$1" --count "$COUNT" --period-us 1000 --jitter 0
+	net_none_lost "$1"
+	empty=$(($(napi_counter empty_polls) - empty)) packets=$(($(napi_counter packets) - packets))
+	schedules=$(($(napi_counter schedules) - schedules)) timed=$(($(napi_counter timed_polls) - timed))
+	softirqs=$(($(net_softirqs "$NET_CPU") - softirqs))
+	echo "$1: $packets packets, $empty empty polls, scheduled $schedules times, $timed of them by its timer;" \
+		"$softirqs NET_RX softirqs; p50 $(net_value "$1" p50) ns, p99 $(net_value "$1" p99) ns"
+	[ "$packets" -ge "$COUNT" ] || lab_fail "$1: the poller had $packets packets"
+	[ "$softirqs" -eq 0 ] || lab_fail "$1: $softirqs softirqs"
+}
+
+# silent MODE: nothing comes for some seconds of the guest.
+silent() {
+	lab_wait_for 5 is_asleep
+	sleeps=$(kbp_counter sleeps) busy=$(kbp_counter busy_ns) polls=$(kbp_counter polls) switches=$(switches)
+	sleep 4
+	sleeps=$(($(kbp_counter sleeps) - sleeps)) busy=$(($(kbp_counter busy_ns) - busy))
+	polls=$(($(kbp_counter polls) - polls)) switches=$(($(switches) - switches))
+	echo "$1, in 4 s of silence: $sleeps sleeps, $switches switches, $polls polls, $busy ns"
+	# The driver raises an interrupt every two seconds, lest one was lost.
+	if [ "$sleeps" -gt 6 ] || [ "$switches" -gt 6 ] || [ "$busy" -gt 1000000 ]; then
+		lab_fail "$1: the poller does not sleep"
+	fi
+}
+
+is_asleep() { kbp poller show --json | grep -q '"state":"idle"'; }
+
+switches() {
+	poller=$(kbp poller show --json | sed -n 's/.*"pid":\([0-9]*\).*/\1/p')
+	awk '/ctxt_switches/ { sum += $2 } END { print sum }' "/proc/$poller/status"
+}
+
+refused() {
+	if kbp attach eth0 --cpu "$NET_CPU" "$@" 2> "$OUT/refused"; then lab_fail "not refused: $*"; fi
+	cat "$OUT/refused"
+	! is_active '[a-z]*' || lab_fail "refused, and yet attached: $*"
+}
+
+net_up
+kbp_start
+refused --mode sleep --cpu-budget 10
+refused --mode adaptive --cpu-budget 10 --max-wake-latency 50
+refused --mode adaptive --cpu-budget 101
+refused --mode adaptive --max-wake-latency 0
+refused --mode softirq
+ip link add near type veth peer name far
+for mode in sleep adaptive; do
+	if kbp attach near --cpu "$NET_CPU" --mode "$mode" 2> "$OUT/refused"; then lab_fail "a backlog in mode $mode"; fi
+	grep -q "mode busy" "$OUT/refused" || lab_fail "it does not say what is possible: $(cat "$OUT/refused")"
+done
+ip link del near
+
+attach busy
+periodic busy
+busy_empty=$empty
+detach
+
+attach sleep
+periodic sleep
+[ "$empty" -le $((2 * COUNT)) ] || lab_fail "sleep: it polls without an interrupt"
+silent sleep
+detach
+
+attach adaptive
+periodic learning
+periodic adaptive
+[ $((empty * 4)) -le "$busy_empty" ] || lab_fail "adaptive: it polls more than a quarter of what busy does"
+[ $((timed * 10)) -ge $((COUNT * 9)) ] || lab_fail "adaptive: it was awake before $timed of $COUNT packets only"
+silent adaptive
+detach
+
+attach adaptive --max-wake-latency 1
+kbp show --json | grep -q '"max_wake_latency_us":1' || lab_fail "it does not say what was asked for"
+net_traffic warm-up --count 50 --period-us 1000
+net_none_lost warm-up
+periodic no-late-wakes
+[ "$schedules" -le $((COUNT / 10)) ] || lab_fail "waking up takes longer than 1 us, and yet it sleeps between packets"
+silent no-late-wakes
+detach
+
+attach adaptive --cpu-budget 2.5
+kbp show --json | grep -q '"cpu_budget_percent":2.5' || lab_fail "it does not say what was asked for"
+detach
+kbp unload > /dev/null || lab_fail "unload"
+lab_dmesg_clean
+lab_pass
