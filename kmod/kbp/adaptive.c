@@ -109,7 +109,8 @@ void kbp_adaptive_think(struct kbp_poller *p)
 	rcu_read_unlock();
 }
 
-static void kbp_adaptive_decide(struct kbp_napi *a, u64 now_ns)
+static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
+				u64 now_ns)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	struct kbp_window_next next =
@@ -118,8 +119,8 @@ static void kbp_adaptive_decide(struct kbp_napi *a, u64 now_ns)
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
 	/* What changes, and not each poll of a window. */
 	if (!next.poll || READ_ONCE(a->armed))
-		trace_kbp_window(READ_ONCE(a->napi), now_ns - s->found_ns,
-				 next.poll, next.sleep_ns);
+		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
+				 next.sleep_ns);
 	WRITE_ONCE(a->armed, !next.poll);
 }
 
@@ -127,11 +128,12 @@ static void kbp_adaptive_decide(struct kbp_napi *a, u64 now_ns)
  * kbp_adaptive_polled() - learn from a poll, and decide what comes next
  * @p: the poller
  * @a: the attachment; a->armed says afterwards whether to arm its interrupt
+ * @n: its instance, which is ours still
  * @work: packets
  * @held: its interrupt was masked, and is
  */
-void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
-			 bool held)
+void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
+			 const struct napi_struct *n, int work, bool held)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	u64 now_ns = ktime_get_ns();
@@ -148,8 +150,22 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || held)
-		kbp_adaptive_decide(a, now_ns);
-	kbp_adaptive_plan(p, s, KBP_PLAN_TICKS);
+		kbp_adaptive_decide(a, n, now_ns);
+	/* It is awake all the time: what a sleep costs may have changed. */
+	if (kbp_adaptive_plan(p, s, KBP_PLAN_TICKS))
+		kbp_wake_forget(&p->wake_cost);
+}
+
+/**
+ * kbp_adaptive_let_go() - a window ends before its time: somebody wants the device
+ * @a: the attachment; it is polled on as soon as that is possible
+ */
+void kbp_adaptive_let_go(struct kbp_napi *a)
+{
+	if (a->armed)
+		return;
+	a->adaptive->due_ns = ktime_get_ns();
+	WRITE_ONCE(a->armed, true);
 }
 
 /**

@@ -294,8 +294,9 @@ void kbp_adaptive_free(struct kbp_adaptive *s);
 const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
 bool kbp_adaptive_starts(const struct kbp_adaptive *s);
 void kbp_adaptive_look(struct kbp_adaptive *s);
-void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a, int work,
-			 bool held);
+void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
+			 const struct napi_struct *n, int work, bool held);
+void kbp_adaptive_let_go(struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
 

@@ -205,6 +205,22 @@ bool kbp_napi_claim(struct kbp_napi *a)
 	return true;
 }
 
+/*
+ * Is it to wake the poller, and served by nobody now? Then one poll shows that the
+ * poller has it, again. RCU reader.
+ */
+static bool kbp_napi_is_idle(const struct kbp_napi *a)
+{
+	struct napi_struct *n = READ_ONCE(a->napi);
+
+	return READ_ONCE(a->armed) && !READ_ONCE(a->served) &&
+	       !READ_ONCE(a->leaving) && kbp_dev_works(a->dev) && n &&
+	       kbp_napi_listed(a->dev, n) &&
+	       !(READ_ONCE(n->state) & (NAPIF_STATE_DISABLE |
+					NAPIF_STATE_NPSVC | NAPIF_STATE_SCHED |
+					NAPIF_STATE_THREADED));
+}
+
 /* Enter the instance that @a stands for now. RCU reader, kbp_mutex. */
 static void kbp_napi_bind(struct kbp_napi *a, struct napi_struct *n)
 {
@@ -485,6 +501,8 @@ static void kbp_napi_follow(struct kbp_napi *a)
 		/* A socket may have it; the thread goes on asking. */
 		wake_up_process(a->poller->task);
 	}
+	if (served && !lost && kbp_napi_is_idle(a))
+		kbp_napi_kick(a);
 	n = served && (lost || !a->napi) ? kbp_napi_now(a) : NULL;
 	/* Another attachment may have it, for example by its id. */
 	found = n && (n == a->napi || !kbp_napi_lookup(n));
@@ -583,7 +601,7 @@ int kbp_napi_init(void)
 {
 	int err;
 
-	/* Not on the CPU of a poller, and not while the machine sleeps. */
+	/* Not bound to the CPU of a poller, and not while the machine sleeps. */
 	kbp_follow_wq = alloc_workqueue("kbp_follow",
 					WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!kbp_follow_wq)

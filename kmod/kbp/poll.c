@@ -146,9 +146,9 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	again = kbp_poll_scheduled(n, budget, &work);
 	trace_kbp_poll(n, work, budget, false);
 	kbp_count_poll(p, a, work);
-	kbp_done_todo(p, n, a, again);
 	if (a && a->adaptive)
-		kbp_adaptive_polled(p, a, work, false);
+		kbp_adaptive_polled(p, a, n, work, false);
+	kbp_done_todo(p, n, a, again);
 	return work;
 }
 
@@ -175,7 +175,7 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 		trace_kbp_poll(n, work, n->weight, true);
 		kbp_count_poll(p, a, work);
 		if (a->adaptive)
-			kbp_adaptive_polled(p, a, work, true);
+			kbp_adaptive_polled(p, a, n, work, true);
 		/* Pairs with the cmpxchg() in kbp_unhold(). */
 		smp_store_release(&a->hold, KBP_HOLD_HELD);
 		return work;
@@ -191,6 +191,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	clear_bit(NAPI_STATE_MISSED, &n->state);
 	clear_bit(NAPI_STATE_IN_BUSY_POLL, &n->state);
 	kbp_count(&a->stats, rearms, 1);
+	if (a->adaptive)
+		kbp_adaptive_let_go(a);
 	return kbp_step_scheduled(p, n, a);
 }
 

@@ -68,10 +68,13 @@ static void kbp_learn_wake(struct kbp_poller *p, u64 end_ns)
  * is no longer TASK_RUNNING, and takes it off its way to sleep.
  * kmod/tests/wake_model_test.py goes through every order of these steps.
  */
-static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
+static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 {
+	/* Not in a rest or a nap, which end in any case and soon. */
+	bool idle = wake == KBP_WAKE_ANY && !p->resting;
 	ktime_t until = ns_to_ktime(until_ns);
 	bool pending = !kbp_may_rest(p, wake);
+	bool late = until_ns && ktime_get_ns() >= until_ns;
 	bool slept = false;
 
 	raw_spin_lock_irq(&p->lock);
@@ -80,7 +83,7 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
 		  (wake == KBP_WAKE_ANY &&
 		   !list_empty(&p->todo[KBP_LIST_OWNED])) ||
-		  (!until_ns && kbp_is_relieved(p));
+		  (idle && kbp_is_relieved(p));
 	if (!pending) {
 		p->wake = wake;
 		p->woken_ns = 0;
@@ -96,9 +99,9 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 		   * Pairs with wake_up_process() in kbp_backlog_set() and
 		   * kbp_napi_bind().
 		   */
-		  (!until_ns && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
+		  (idle && (kbp_backlog_is_attached(p) || kbp_lacks(p)));
 
-	if (!pending && !kthread_should_stop()) {
+	if (!pending && !late && !kthread_should_stop()) {
 		if (until_ns)
 			schedule_hrtimeout_range(&until, 0, HRTIMER_MODE_ABS);
 		else
@@ -113,6 +116,7 @@ static void kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 	if (slept)
 		kbp_learn_wake(p, until_ns);
 	WRITE_ONCE(p->beat, p->beat + 1);
+	return slept;
 }
 
 /* Serve what woke it, for KBP_REST_SERVE_NS at most; returns whether it's done. */
@@ -172,11 +176,11 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 {
 	kbp_set_state(p, KBP_STATE_IDLE);
-	kbp_count(&p->stats, sleeps, 1);
 	/* A backlog that is merely owned does not keep anybody awake. */
 	kbp_backlog_leave(p);
 	kbp_adaptive_think(p);
-	kbp_sleep(p, KBP_WAKE_ANY, until_ns);
+	if (kbp_sleep(p, KBP_WAKE_ANY, until_ns))
+		kbp_count(&p->stats, sleeps, 1);
 	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
 	kbp_set_state(p, KBP_STATE_POLLING);
 }

@@ -93,6 +93,7 @@ struct kbp_window_next {
 };
 
 void kbp_wake_learn(struct kbp_wake *wake, u64 ns);
+void kbp_wake_forget(struct kbp_wake *wake);
 struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 				      const struct kbp_wake *wake);
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);

@@ -309,6 +309,29 @@ static void draw_traffic(void)
 	}
 }
 
+/* One long sleep says nothing of wake-ups, and what was dear once is not for ever. */
+static void test_wake_outlier(void)
+{
+	struct kbp_wake wake = {};
+	int i;
+
+	for (i = 0; i < 1000; i++)
+		kbp_wake_learn(&wake, 7000 + rnd() % 2000);
+	if (wake.high_ns < 8000 || wake.high_ns > 9000 ||
+	    wake.mean_ns < 7500 || wake.mean_ns > 8500)
+		fail("what waking up takes was not learned", "wake-ups");
+	kbp_wake_learn(&wake, 1000000000);
+	if (wake.high_ns > 18000 || wake.mean_ns > 17000)
+		fail("an outlier counts too much", "wake-ups");
+	for (i = 0; i < 100; i++)
+		kbp_wake_learn(&wake, 1000000000);
+	/* It does not sleep any more: half an hour, a look every 40 ms. */
+	for (i = 0; i < 45000; i++)
+		kbp_wake_forget(&wake);
+	if (wake.high_ns > 20000 || wake.mean_ns > 20000)
+		fail("a wake-up is dear for ever", "wake-ups");
+}
+
 /* As long as waking up takes longer than allowed, nothing but a second of silence lets it sleep. */
 static void test_wake_limit(void)
 {
@@ -319,7 +342,8 @@ static void test_wake_limit(void)
 	u64 age_ns;
 	int i;
 
-	kbp_wake_learn(&wake, 80000);
+	for (i = 0; i < 100; i++)
+		kbp_wake_learn(&wake, 80000);
 	aim = kbp_window_aim(&knobs, &wake);
 	kbp_window_init(&window, &aim);
 	kbp_window_plan(&window);
@@ -393,6 +417,7 @@ int main(void)
 		test_next();
 		test_silence();
 	}
+	test_wake_outlier();
 	test_wake_limit();
 	printf("window: ok\n");
 	return 0;

@@ -197,7 +197,16 @@ lab_dmesg_clean
 echo "everything goes with the module, also in other namespaces"
 kbp attach eth0 --cpus 3,2 > /dev/null || lab_fail "attach"
 kbp attach lo --cpu 2 > /dev/null || lab_fail "attach lo"
+# One goes to another namespace before, with its files, and comes back behind.
+ip link add roams type veth peer name stays
+mask=$(cat /sys/class/net/roams/queues/rx-0/rps_cpus)
+kbp attach roams --cpu 2 > /dev/null || lab_fail "attach roams"
+[ "$(cat /sys/class/net/roams/queues/rx-0/rps_cpus)" != "$mask" ] || lab_fail "it is not steered"
+ip link set roams netns pod
 kbp unload || lab_fail "unload"
+ip -n pod link set roams netns 1
+[ "$(cat /sys/class/net/roams/queues/rx-0/rps_cpus)" = "$mask" ] || lab_fail "what went to another namespace is still steered"
+ip link del roams
 same_as_before "unload"
 flows after
 lab_dmesg_clean

@@ -24,8 +24,8 @@ pub(crate) fn check(interface: &Interface) -> Result<(), Error> {
     }
 }
 
-/// What a person should know before the NAPI instances of an interface are attached.
-pub(crate) fn notes(host: &Host, interface: &Interface) -> Vec<String> {
+/// What a person should know before the NAPI instances of an interface are attached in this mode.
+pub(crate) fn notes(host: &Host, interface: &Interface, mode: Mode) -> Vec<String> {
     let name = &interface.name;
     let is_on = |file: &str| {
         let value = host.read_optional(file).ok().flatten();
@@ -37,17 +37,25 @@ pub(crate) fn notes(host: &Host, interface: &Interface) -> Vec<String> {
         .iter()
         .any(|timer| is_on(&format!("sys/class/net/{name}/{timer}")))
     {
-        notes.push(format!(
-            "{name}: gro_flush_timeout and napi_defer_hard_irqs are kept and have no effect while the poller polls"
-        ));
+        let timers = format!("{name}: gro_flush_timeout and napi_defer_hard_irqs are kept");
+        notes.push(match mode {
+            Mode::Busy => format!("{timers} and have no effect while the poller polls"),
+            _ => format!(
+                "{timers}: while the poller sleeps they put interrupts off, and packets wait as long"
+            ),
+        });
     }
     if ["busy_read", "busy_poll"]
         .iter()
         .any(|sysctl| is_on(&format!("proc/sys/net/core/{sysctl}")))
     {
-        notes.push(format!(
-            "sockets busy-poll here (net.core.busy_read, busy_poll): the poller has {name}, they wait for what it receives"
-        ));
+        let sockets = "sockets busy-poll here (net.core.busy_read, busy_poll)";
+        notes.push(match mode {
+            Mode::Busy => {
+                format!("{sockets}: the poller has {name}, they wait for what it receives")
+            }
+            _ => format!("{sockets}: while the poller sleeps they take {name} and poll it"),
+        });
     }
     notes
 }

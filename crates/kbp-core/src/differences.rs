@@ -3,8 +3,9 @@
 
 use crate::model::{Poller, PollerSpec};
 use crate::requested::Queue;
+use crate::service::Service;
 use crate::setup::Attachment;
-use crate::uapi::Backlog;
+use crate::uapi::{Backlog, Mode};
 
 /// What of a poller is otherwise than wanted, as `has` goes on. That a backlog is to be attached is no difference: it
 /// can be.
@@ -39,11 +40,11 @@ pub(crate) fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<Str
             now.cpu
         ));
     }
-    match (now.service, wish.service) {
-        (Some(now), Some(wanted)) if now != wanted => {
-            return Some(format!("with mode {now}, not {wanted}"))
-        }
-        _ => {}
+    // Who names no mode wants what `kbp attach` takes; what is steered has that mode and no other.
+    let busy = Service::from(Mode::Busy);
+    let (is, wanted) = (now.service.unwrap_or(busy), wish.service.unwrap_or(busy));
+    if is != wanted {
+        return Some(format!("with mode {is}, not {wanted}"));
     }
     if now.irq.is_some_and(|irq| irq != wish.irq) {
         return Some(match wish.irq {

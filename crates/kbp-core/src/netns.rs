@@ -11,8 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use nix::ifaddrs::getifaddrs;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{setns, unshare, CloneFlags};
+use nix::sys::socket::LinkAddr;
 
 use crate::error::Class;
 
@@ -50,6 +52,12 @@ pub enum NetnsError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The kernel did not list the interfaces of a namespace.
+    #[error("cannot list the interfaces of a network namespace: {source}")]
+    Interfaces {
+        /// Why it failed.
+        source: io::Error,
+    },
     /// The kernel did not say which namespace the thread is in.
     #[error("cannot read the cookie of the network namespace: {source}")]
     Cookie {
@@ -63,7 +71,9 @@ impl NetnsError {
     pub fn class(&self) -> Class {
         match self {
             Self::Unknown { .. } | Self::NotMounted { .. } => Class::NotFound,
-            Self::Enter { source, .. } | Self::Cookie { source } => Class::of_io(source),
+            Self::Enter { source, .. } | Self::Interfaces { source } | Self::Cookie { source } => {
+                Class::of_io(source)
+            }
         }
     }
 }
@@ -155,10 +165,48 @@ pub fn inside<T: Send>(
         return Ok(Some(work()));
     }
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| enter_cookie(cookie).map(|entered| entered.then(work)));
+        let is_it = move || Ok(self::cookie()? == cookie);
+        let thread = scope.spawn(move || enter_where(is_it).map(|entered| entered.then(work)));
         let ended = thread.join();
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Runs `work` where the files of the network namespace are in sight that has an interface with this hardware address,
+/// with the name of that; `None` when none has.
+pub fn with_address<T: Send>(
+    address: &str,
+    work: impl FnOnce(&str) -> T + Send,
+) -> Result<Option<T>, NetnsError> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut found = None;
+            let entered = enter_where(|| {
+                found = interface_with_address(address)?;
+                Ok(found.is_some())
+            })?;
+            Ok(found.filter(|_| entered).map(|name| work(&name)))
+        });
+        let ended = thread.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The interface of the calling thread's namespace that has this hardware address.
+fn interface_with_address(address: &str) -> Result<Option<String>, NetnsError> {
+    let interfaces = getifaddrs().map_err(|errno| NetnsError::Interfaces {
+        source: errno.into(),
+    })?;
+    let has_it = |link: &LinkAddr| {
+        let bytes = link.addr().unwrap_or_default();
+        let text: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.join(":") == address
+    };
+    let mut found = interfaces.filter(|one| {
+        let link = one.address.as_ref().and_then(|all| all.as_link_addr());
+        link.is_some_and(has_it)
+    });
+    Ok(found.next().map(|one| one.interface_name))
 }
 
 /// Runs `work` in the network namespace of this name, on a thread of its own.
@@ -197,9 +245,9 @@ fn cookie_of(name: &str) -> Result<u64, NetnsError> {
     cookie()
 }
 
-/// Moves the calling thread into the namespace with this cookie; false when there is none. It may have been in others
-/// on the way, so it has to end soon.
-fn enter_cookie(wanted: u64) -> Result<bool, NetnsError> {
+/// Moves the calling thread into the first namespace in which `is_it` says so; false when there is none. It may have
+/// been in others on the way, so it has to end soon.
+fn enter_where(mut is_it: impl FnMut() -> Result<bool, NetnsError>) -> Result<bool, NetnsError> {
     let mut seen = BTreeSet::new();
     for path in namespaces() {
         let name = path.display().to_string();
@@ -222,7 +270,7 @@ fn enter_cookie(wanted: u64) -> Result<bool, NetnsError> {
             Err(_) => continue,
             Ok(()) => {}
         }
-        if cookie()? == wanted {
+        if is_it()? {
             mount_sys(&name)?;
             return Ok(true);
         }

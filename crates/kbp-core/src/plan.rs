@@ -399,7 +399,11 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         companions::check(interface)?;
-        plan.notes.extend(companions::notes(self.host, interface));
+        plan.notes.extend(companions::notes(
+            self.host,
+            interface,
+            request.service.mode,
+        ));
         if is_virtual {
             plan.notes.push(format!(
                 "{0} receives through its NAPI instances what an XDP program looks at, or what its peer sends without \

@@ -237,7 +237,11 @@ pub fn give(
     whose: &Whose,
     wishes: &[Wish],
 ) -> Result<Vec<Written>, Error> {
-    let record = with_wishes(&memory.state, whose, wishes);
+    let mut record = with_wishes(&memory.state, whose, wishes);
+    let address = host.read_optional(&format!("{}/address", directory(&whose.ifname)))?;
+    record.address = address
+        .map(|text| text.trim().to_owned())
+        .filter(|text| text.bytes().any(|byte| !matches!(byte, b'0' | b':')));
     let records = &mut memory.state.queue_cpus;
     let at = records.iter().position(|record| record.is_of(whose));
     let at = at.unwrap_or(records.len());
@@ -314,13 +318,32 @@ fn settle(host: &Host, memory: &mut StateFile, own: u64, at: usize) -> Result<Ve
             None => Ok(None),
         }
     })?;
-    // Without its namespace, or without the interface, there is no file that could be put back.
-    let written = seen.unwrap_or(Ok(None))?;
-    if written.is_none() || record.is_idle() {
+    let (written, is_over) = match seen.unwrap_or(Ok(None))? {
+        Some(written) => (written, record.is_idle()),
+        None => (settle_away(host, memory, at)?, true),
+    };
+    if is_over {
         memory.state.queue_cpus.remove(at);
     }
     memory.save()?;
-    Ok(written.unwrap_or_default())
+    Ok(written)
+}
+
+/// An interface that is not where it was may have gone to another network namespace, and its files with it: they go
+/// back there, for nothing is steered any more. One that is nowhere has no file that could be put back.
+fn settle_away(host: &Host, memory: &mut StateFile, at: usize) -> Result<Vec<Written>, Error> {
+    let record = &mut memory.state.queue_cpus[at];
+    record.transmit.clear();
+    record.receive.clear();
+    let address = record.address.clone();
+    memory.save()?;
+    let Some(address) = address.filter(|_| host.is_system()) else {
+        return Ok(Vec::new());
+    };
+    let written = netns::with_address(&address, |ifname| {
+        reach_goals(host, memory, at, ifname, Purpose::TakeBack)
+    })?;
+    written.unwrap_or(Ok(Vec::new()))
 }
 
 fn reach_goals(

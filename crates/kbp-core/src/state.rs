@@ -161,6 +161,9 @@ pub struct QueueCpusRecord {
     pub ifindex: u32,
     /// Its name at that time.
     pub ifname: String,
+    /// Its hardware address, by which it is found again in another network namespace; `None` where it has none.
+    #[serde(default)]
+    pub address: Option<String>,
     /// Transmit queues, each with the CPU of the poller that serves the receive queue of the same number.
     #[serde(default)]
     pub transmit: BTreeMap<u32, u32>,

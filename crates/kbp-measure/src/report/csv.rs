@@ -167,6 +167,15 @@ mod tests {
     use crate::report::tests::full;
 
     #[test]
+    fn the_columns_are_documented_in_their_order() {
+        let page = include_str!("../../../../docs/reference/report.md");
+        let (_, list) = page.split_once("The columns: ").unwrap();
+        // Every second piece between backticks is a name; the paragraph is one line.
+        let names = list.lines().next().unwrap().split('`').skip(1).step_by(2);
+        assert_eq!(names.collect::<Vec<_>>(), COLUMNS);
+    }
+
+    #[test]
     fn every_row_has_every_column() {
         let mut file = full();
         file.rows[0].load = "a \"load\", quoted".into();

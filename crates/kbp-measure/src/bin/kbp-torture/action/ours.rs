@@ -9,7 +9,7 @@ use kbp_core::client::ClientError;
 use kbp_core::model::{Napi, PollerSpec, Schedule};
 use kbp_core::module::{self, ModuleError};
 use kbp_core::plan::{undo_everything, AttachRequest, DetachPlan, Session, Target};
-use kbp_core::service::Service;
+use kbp_core::service::{Service, Share};
 use kbp_core::uapi::{Backlog, Mode, Owns};
 use kbp_core::{Class, Client};
 use kbp_measure::rng::SplitMix64;
@@ -177,13 +177,26 @@ fn random_attach(world: &World, rng: &mut SplitMix64) -> Result<AttachRequest> {
         },
         queues: Vec::new(),
         cpus: vec![one_of(rng, &world.cpus).copied().unwrap_or(0)],
-        service: one_of(rng, &Service::modes())
-            .copied()
-            .unwrap_or(Mode::Busy)
-            .into(),
+        service: random_service(rng),
         move_irq: rng.in_range(0, 2) > 0,
         set_xps: rng.in_range(0, 2) > 0,
     })
+}
+
+/// A mode, and sometimes one of its limits.
+fn random_service(rng: &mut SplitMix64) -> Service {
+    let mode = one_of(rng, &Service::modes())
+        .copied()
+        .unwrap_or(Mode::Busy);
+    let mut service = Service::from(mode);
+    match (mode, rng.in_range(0, 2)) {
+        (Mode::Adaptive, 0) => {
+            service.cpu_budget = Share::from_permille(rng.in_range(1, 1000) as u32)
+        }
+        (Mode::Adaptive, 1) => service.max_wake_latency_us = Some(rng.in_range(1, 500) as u32),
+        _ => {}
+    }
+    service
 }
 
 fn attach(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
