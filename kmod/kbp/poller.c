@@ -70,7 +70,7 @@ static void kbp_learn_wake(struct kbp_poller *p, u64 end_ns)
  */
 static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 {
-	/* Not in a rest or a nap, which end in any case and soon. */
+	/* Not a rest or a nap, which end in any case and soon. */
 	bool idle = wake == KBP_WAKE_ANY && !p->resting;
 	ktime_t until = ns_to_ktime(until_ns);
 	bool pending = !kbp_may_rest(p, wake);
@@ -113,7 +113,8 @@ static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 	raw_spin_lock_irq(&p->lock);
 	p->wake = KBP_WAKE_NONE;
 	raw_spin_unlock_irq(&p->lock);
-	if (slept)
+	/* A rest is taken for others, and ends when they let it. */
+	if (slept && idle)
 		kbp_learn_wake(p, until_ns);
 	WRITE_ONCE(p->beat, p->beat + 1);
 	return slept;

@@ -38,10 +38,12 @@ same_as_before() {
 }
 
 # Everything that `kbp show` says, but what belongs to one life of the module: numbers of threads, counters, what a
-# thread does at this moment. And not where an interrupt came last: a card moves it with the next that comes.
+# thread does at this moment, how long it took to wake. And not where an interrupt came last: a card moves it with the
+# next that comes.
 shown() {
 	kbp show --json 2>&1 | sed 's/"\(pid\|napi_id\)":[0-9]*//g; s/"stats":{[^}]*}//g
-		s/"state":"[a-z-]*"//g; s/"affinity_active":"[0-9,-]*"//g'
+		s/"state":"[a-z-]*"//g; s/"affinity_active":"[0-9,-]*"//g
+		s/"wake_latency_ns":[0-9a-z]*//g'
 }
 
 is_as_saved() {
