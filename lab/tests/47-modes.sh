@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --nics 2 --timeout 600s
-# kernels: 6.1 6.12 7.3
+# kernels: wide
 #
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
