@@ -128,7 +128,7 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
  * kbp_adaptive_polled() - learn from a poll, and decide what comes next
  * @p: the poller
  * @a: the attachment; a->armed says afterwards whether to arm its interrupt
- * @n: its instance, which is ours still
+ * @n: its instance; p->cur or its hold keeps it from being freed
  * @work: packets
  * @held: its interrupt was masked, and is
  */
