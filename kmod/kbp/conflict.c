@@ -7,8 +7,9 @@
  * that are; afterwards a module that comes with one of our functions in its
  * table is not let in, and who gets past that is seen within a second, if a
  * poller is awake. One that throws out all others ("atomic replace") calls none
- * of our callbacks, so we look whether ours is still in effect (klp.c). Locks: klp_mutex, which the
- * kernel holds around our callbacks, so nothing of ours is held around it.
+ * of our callbacks, so we look whether ours is still in effect (klp.c). Locks:
+ * klp_mutex, which the kernel holds around our callbacks, so nothing of ours is
+ * held around it.
  */
 #include <linux/livepatch.h>
 #include <linux/module.h>
