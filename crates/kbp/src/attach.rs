@@ -9,7 +9,7 @@ use kbp_core::model::{Napi, Poller};
 use kbp_core::plan::{
     AttachPlan, AttachReport, AttachRequest, Attached, Detached, Session, Target,
 };
-use kbp_core::service::{Service, Share};
+use kbp_core::service::{Service, Share, MAX_WAKE_LATENCY_US};
 use kbp_core::uapi::Mode;
 use kbp_core::Error;
 use serde_json::{json, Value};
@@ -82,7 +82,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "PERCENT")]
     cpu_budget: Option<Share>,
     /// Mode adaptive: sleep between packets only as long as waking up takes no longer than this, microseconds.
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "US", value_parser = parse_latency)]
     max_wake_latency: Option<u32>,
     /// Leave the interrupt where it is.
     #[arg(long)]
@@ -132,6 +132,13 @@ fn parse_queues(text: &str) -> Result<Numbers, String> {
         "all" => Ok(Numbers::default()),
         _ => parse_cpus(text),
     }
+}
+
+fn parse_latency(text: &str) -> Result<u32, String> {
+    let (first, last) = (MAX_WAKE_LATENCY_US.start(), MAX_WAKE_LATENCY_US.end());
+    let us = text.parse().ok();
+    us.filter(|us| MAX_WAKE_LATENCY_US.contains(us))
+        .ok_or_else(|| format!("it is from {first} to {last} microseconds"))
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
