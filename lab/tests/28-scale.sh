@@ -173,6 +173,21 @@ echo 2 > "/proc/irq/$irq/smp_affinity_list"
 kbp detach eth0 || lab_fail "detach"
 same_as_before "detach"
 
+# The poller holds a queue from the start, so no interrupt comes that would carry out the move of its own: the kernel
+# finishes it when the interface comes up again, whatever was written meanwhile.
+echo "an interface that is detached while it is down"
+kbp attach eth0 --cpu 2 > /dev/null || lab_fail "attach"
+ip link set eth0 down
+kbp detach eth0 > "$OUT/down" 2>&1 || grep "repeat this command with the interface up" "$OUT/down" || lab_fail "$(cat "$OUT/down")"
+ip link set eth0 up
+lab_wait_for 30 net_carrier
+kbp unload || lab_fail "unload"
+same_as_before "detach while it is down"
+kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+for cpu in 2 3; do
+	kbp poller add --cpu "$cpu" > /dev/null || lab_fail "kbp poller add"
+done
+
 echo "a bridge, and the pod's end of the veth behind it"
 kbp attach br0 --cpu 2 || lab_fail "attach br0"
 kbp -n pod attach inside --cpu 3 || lab_fail "attach inside"

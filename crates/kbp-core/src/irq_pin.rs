@@ -65,8 +65,12 @@ pub fn pin(
     let current = host.irq_affinity(vector.irq)?;
     let target = CpuList::one(cpu);
     let before = file.state.clone();
+    let device = host.irq_device(vector.irq)?;
     match file.state.irqs.get_mut(&vector.irq) {
-        Some(record) if record.name == vector.name => {
+        Some(record)
+            if record.name == vector.name || (device.is_some() && record.device == device) =>
+        {
+            record.name = vector.name.clone();
             record.users.insert(user.clone());
             // It has this one until it is written, and after a process that died in between.
             let moves = current != target && current != record.original;
@@ -77,6 +81,7 @@ pub fn pin(
         _ => {
             let record = IrqRecord {
                 name: vector.name.clone(),
+                device,
                 original: current.clone(),
                 set: target.clone(),
                 before: None,
@@ -159,12 +164,16 @@ fn release_one(
 fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error> {
     let left_alone = |reason: String| Ok(Outcome::LeftAlone { reason });
     let interrupts = host.interrupts()?;
-    // An interface that is down has no handler, but its interrupt keeps its affinity.
+    // An interface that is down has no handler, but its interrupt keeps its affinity; one that has another name by now
+    // has handlers of that name.
     let actions = interrupts
         .get(irq)
         .map(|line| line.actions.as_slice())
         .unwrap_or_default();
-    if !actions.is_empty() && !actions.contains(&record.name) {
+    let is_of_device = |device: &String| host.device_has_irq(device, irq);
+    let is_same =
+        actions.contains(&record.name) || record.device.as_ref().is_some_and(is_of_device);
+    if !actions.is_empty() && !is_same {
         return left_alone(format!("the number belongs to {} now", actions.join(", ")));
     }
     let current = match host.irq_affinity(irq) {
@@ -180,6 +189,16 @@ fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error>
         ));
     }
     host.set_irq_affinity(irq, &record.original)?;
+    // A move is carried out by the interrupt that follows. Where none came before the driver shut it down, the kernel
+    // takes what is written now and then, when it is started again, that move.
+    let now = host.irq_affinity(irq)?;
+    if now != record.original {
+        return Err(Error::UndoIncomplete(format!(
+            "interrupt {irq} ({}) will go to CPU {now} and not to CPU {} when its interface comes up, because the kernel \
+             finishes an earlier move then; repeat this command with the interface up",
+            record.name, record.original
+        )));
+    }
     Ok(Outcome::Restored {
         to: record.original.clone(),
     })

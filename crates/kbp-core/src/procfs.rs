@@ -120,6 +120,8 @@ pub struct CpuTicks {
     pub steal: u64,
 }
 
+/// Directory of the PCI devices, from the root of the host.
+const PCI_DEVICES: &str = "sys/bus/pci/devices";
 /// Length of a tick of /proc/stat, nanoseconds: the kernel's `USER_HZ` is 100 on every architecture that we run on,
 /// whatever its own tick is.
 pub const TICK_NS: u64 = 10_000_000;
@@ -367,6 +369,19 @@ impl Host {
             return Ok(None);
         }
         self.read_cpu_list(&file).map(Some)
+    }
+
+    /// The PCI device that an interrupt is of, as `0000:00:04.0`; `None` where no device says that it has it.
+    pub fn irq_device(&self, irq: u32) -> Result<Option<String>, HostError> {
+        let devices = self.list(PCI_DEVICES)?;
+        Ok(devices
+            .into_iter()
+            .find(|device| self.device_has_irq(device, irq)))
+    }
+
+    /// Whether this PCI device has that interrupt.
+    pub fn device_has_irq(&self, device: &str, irq: u32) -> bool {
+        self.exists(&format!("{PCI_DEVICES}/{device}/msi_irqs/{irq}"))
     }
 
     /// Ask that an interrupt goes to these CPUs.

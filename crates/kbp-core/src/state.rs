@@ -125,8 +125,12 @@ impl User {
 /// An interrupt that was moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IrqRecord {
-    /// Name of its handler; another one means that the number was given to another device.
+    /// Name of its handler.
     pub name: String,
+    /// The PCI device that it is of; `None` where that is not known. Another one, or another name where it is not known,
+    /// means that the number was given to something else. The name alone does not: it follows that of an interface.
+    #[serde(default)]
+    pub device: Option<String>,
     /// The affinity that it had.
     pub original: CpuList,
     /// The affinity that it was given.

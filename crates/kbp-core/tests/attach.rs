@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{request, Family, Machine};
+use common::{request, Family, Machine, E1000E};
 use kbp_core::irq::QueueVector;
 use kbp_core::irq_pin::{self, Outcome};
 use kbp_core::plan::{release_all, AttachRequest, Session, Target};
@@ -183,6 +183,24 @@ fn a_shared_interrupt_goes_back_with_its_last_user() {
         }
     );
     assert_eq!(machine.affinity(30), "0-3");
+}
+
+#[test]
+fn an_interrupt_is_its_devices_whatever_its_handler_is_called() {
+    for (device, affinity) in [("0000:00:03.0", "0-3"), ("0000:00:04.0", "2")] {
+        let (machine, mut family) = (Machine::new(), family());
+        let has = |device: &str| format!("sys/bus/pci/devices/{device}/msi_irqs/25");
+        machine.write(&has("0000:00:03.0"), "msix\n");
+        let mut session = Session::open(&machine.host, &mut family).unwrap();
+        let plan = session.plan_attach(&request("eth0", &[2])).unwrap();
+        session.attach(&plan).unwrap();
+        // The interface has got another name, went down and came up; or the number has gone to another card.
+        machine.write("proc/interrupts", &E1000E.replace("eth0-rx", "lan1-rx"));
+        std::fs::remove_file(machine.host.path(&has("0000:00:03.0"))).unwrap();
+        machine.write(&has(device), "msix\n");
+        session.delete_poller(2).unwrap();
+        assert_eq!(machine.affinity(25), affinity);
+    }
 }
 
 #[test]
