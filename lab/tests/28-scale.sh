@@ -178,7 +178,7 @@ same_as_before "detach"
 echo "an interface that is detached while it is down"
 kbp attach eth0 --cpu 2 > /dev/null || lab_fail "attach"
 ip link set eth0 down
-kbp detach eth0 > "$OUT/down" 2>&1 || grep "repeat this command with the interface up" "$OUT/down" || lab_fail "$(cat "$OUT/down")"
+kbp detach eth0 > "$OUT/down" 2>&1 || grep "the kernel finishes an earlier move" "$OUT/down" || lab_fail "$(cat "$OUT/down")"
 ip link set eth0 up
 lab_wait_for 30 net_carrier
 kbp unload || lab_fail "unload"

@@ -210,9 +210,15 @@ pub(crate) fn first_or_all(mut failed: Vec<Error>) -> Result<(), Error> {
     match failed.len() {
         0 => Ok(()),
         1 => Err(failed.remove(0)),
-        _ => {
-            let words: Vec<String> = failed.iter().map(ToString::to_string).collect();
-            Err(Error::UndoIncomplete(words.join("; ")))
-        }
+        _ => Err(undo_incomplete(failed)),
     }
+}
+
+/// That these kept an undo from its end.
+pub(crate) fn undo_incomplete(failed: Vec<Error>) -> Error {
+    let words = failed.into_iter().map(|error| match error {
+        Error::UndoIncomplete(words) => words,
+        other => other.to_string(),
+    });
+    Error::UndoIncomplete(words.collect::<Vec<_>>().join("; "))
 }

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::{undo_incomplete, Error};
 use crate::host::Host;
 use crate::irq::QueueVector;
 use crate::state::{IrqRecord, StateFile, User};
@@ -121,13 +121,13 @@ pub fn release(host: &Host, file: &mut StateFile, user: &User) -> Result<Vec<Rel
     for irq in irqs {
         match release_one(host, file, irq, user) {
             Ok(release) => done.extend(release),
-            Err(error) => failed.push(error.to_string()),
+            Err(error) => failed.push(error),
         }
     }
-    if failed.is_empty() {
-        return Ok(done);
+    match failed.is_empty() {
+        true => Ok(done),
+        false => Err(undo_incomplete(failed)),
     }
-    Err(Error::UndoIncomplete(failed.join("; ")))
 }
 
 fn release_one(
@@ -194,8 +194,9 @@ fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error>
     let now = host.irq_affinity(irq)?;
     if now != record.original {
         return Err(Error::UndoIncomplete(format!(
-            "interrupt {irq} ({}) will go to CPU {now} and not to CPU {} when its interface comes up, because the kernel \
-             finishes an earlier move then; repeat this command with the interface up",
+            "interrupt {irq} ({}) stays on CPU {now}, because its interface is down and the kernel finishes an earlier \
+             move when that comes up; it goes back to CPU {} with the next `kbp attach`, `kbp detach` or `kbp unload` \
+             after that",
             record.name, record.original
         )));
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::apply::Detached;
 use crate::client::{Client, ClientError};
-use crate::error::{first_or_all, Error};
+use crate::error::{first_or_all, undo_incomplete, Error};
 use crate::host::Host;
 use crate::irq_pin::{self, Release};
 use crate::irqbalance;
@@ -201,15 +201,13 @@ impl Session<'_> {
         for poller in self.control.pollers()? {
             failed.extend(self.control.poller_del(poller.cpu).err().map(Error::from));
         }
-        let released = release_everything(self.host, &mut self.file, self.own);
-        failed.extend(
-            released
-                .as_ref()
-                .err()
-                .map(|error| Error::UndoIncomplete(error.to_string())),
-        );
-        first_or_all(failed)?;
-        released
+        match release_everything(self.host, &mut self.file, self.own) {
+            Ok(undone) => first_or_all(failed).map(|()| undone),
+            Err(error) => {
+                failed.push(error);
+                Err(undo_incomplete(failed))
+            }
+        }
     }
 }
 
