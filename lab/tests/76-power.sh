@@ -158,7 +158,7 @@ row() {
 	echo "$1: limit $2 us, p50 $P50 ns, C1 $c1, C3 $c3, C6 $c6 times"
 }
 
-# slower WHAT NS EXPECTED_NS: within a fifth and 10 us for what comes with another way to sleep.
+# slower WHAT NS EXPECTED_NS: within a fifth, and 10 us, since what other CPUs do meanwhile no longer comes before or after.
 slower() {
 	slower_room_ns=$(($3 / 5 + 10000))
 	echo "$1: $2 ns slower, $3 expected"
@@ -185,7 +185,7 @@ slower "C6 after C1" $((P50 - shallow)) 198000
 in_interrupt=$(cat /sys/module/kbp_testidle/parameters/paid_in_interrupt)
 behind_hlt=$(cat /sys/module/kbp_testidle/parameters/paid_behind_hlt)
 echo "paid in interrupts $in_interrupt times, behind HLT $behind_hlt times"
-[ "$behind_hlt" -le $((in_interrupt / 100)) ] || lab_fail "an interrupt did not wait for the exit of its state"
+[ "$in_interrupt" -ge $((3 * PINGS)) ] && [ "$behind_hlt" -le $((PINGS / 10)) ] || lab_fail "interrupts did not wait for the exits of the states"
 
 echo "idle states: a CPU goes and comes"
 echo 0 > "$CPUS/cpu$NET_CPU/online"
