@@ -15,6 +15,8 @@ CPUS=/sys/devices/system/cpu
 POLICY=$CPUS/cpufreq/policy$NET_CPU
 PINGS=100
 
+between() { [ "$1" -ge "$2" ] && [ "$1" -le "$3" ]; }
+
 # ---- frequencies ----
 
 freq_load() {
@@ -64,7 +66,7 @@ userspace_governor
 set_speed 2400000
 transitions=$(cat "$POLICY/kbp_test_transitions")
 set_speed 800000
-[ "$TOOK_US" -ge 2000 ] && [ "$TOOK_US" -lt 3000 ] || lab_fail "a transition of 2000 us took $TOOK_US us"
+between "$TOOK_US" 2000 3000 || lab_fail "a transition of 2000 us took $TOOK_US us"
 is kbp_test_transitions $((transitions + 1))
 is scaling_cur_freq 800000
 set_speed 800000
@@ -133,7 +135,7 @@ usage() {
 
 # irqs_to CPU DEV
 irqs_to() {
-	for irq in $(awk -v dev="$2" '$NF ~ "^" dev "(-|$)" { sub(":", "", $1); print $1 }' /proc/interrupts); do
+	awk -v dev="$2" '$NF ~ "^" dev "(-|$)" { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
 		echo "$1" > "/proc/irq/$irq/smp_affinity_list"
 	done
 }
@@ -158,11 +160,11 @@ row() {
 	echo "$1: limit $2 us, p50 $P50 ns, C1 $c1, C3 $c3, C6 $c6 times"
 }
 
-# slower WHAT NS EXPECTED_NS: within a fifth, and 10 us, since what other CPUs do meanwhile no longer comes before or after.
+# slower WHAT NS EXPECTED_NS: within a fifth and 10 us, since what other CPUs do meanwhile does not come after it.
 slower() {
 	slower_room_ns=$(($3 / 5 + 10000))
 	echo "$1: $2 ns slower, $3 expected"
-	[ "$2" -ge $(($3 - slower_room_ns)) ] && [ "$2" -le $(($3 + slower_room_ns)) ] || lab_fail "$1: not as slow as it says"
+	between "$2" $(($3 - slower_room_ns)) $(($3 + slower_room_ns)) || lab_fail "$1: not as slow as it says"
 }
 
 # Packets to the server come by CPU 2, which has nothing else to do; all else is kept from sleeping deeply.
@@ -175,17 +177,20 @@ limit 10 0 1 3
 echo "idle states: what waking takes"
 row shallow 10
 shallow=$P50
-[ "$c3:$c6" = 0:0 ] && [ "$c1" -ge $PINGS ] || lab_fail "a limit of 10 us is not kept"
+[ "$c3:$c6" = 0:0 ] || lab_fail "a limit of 10 us is not kept"
+[ "$c1" -ge $PINGS ] || lab_fail "with a limit of 10 us it does not sleep in C1"
 row middle 100
-[ "$c6" = 0 ] && [ "$c3" -ge $((PINGS * 3 / 4)) ] || lab_fail "a limit of 100 us: C3 is not what it sleeps in"
+[ "$c6" = 0 ] || lab_fail "a limit of 100 us is not kept"
+[ "$c3" -ge $((PINGS * 3 / 4)) ] || lab_fail "with a limit of 100 us it does not sleep in C3"
 slower "C3 after C1" $((P50 - shallow)) 48000
 row deep 0
-[ "$c6" -ge $((PINGS * 3 / 4)) ] || lab_fail "without a limit C6 is not what it sleeps in"
+[ "$c6" -ge $((PINGS * 3 / 4)) ] || lab_fail "without a limit it does not sleep in C6"
 slower "C6 after C1" $((P50 - shallow)) 198000
 in_interrupt=$(cat /sys/module/kbp_testidle/parameters/paid_in_interrupt)
 behind_hlt=$(cat /sys/module/kbp_testidle/parameters/paid_behind_hlt)
 echo "paid in interrupts $in_interrupt times, behind HLT $behind_hlt times"
-[ "$in_interrupt" -ge $((3 * PINGS)) ] && [ "$behind_hlt" -le $((PINGS / 10)) ] || lab_fail "interrupts did not wait for the exits of the states"
+[ "$in_interrupt" -ge $((3 * PINGS)) ] || lab_fail "interrupts did not wait for the exits of the states"
+[ "$behind_hlt" -le $((PINGS / 10)) ] || lab_fail "the exits of the states came after interrupts"
 
 echo "idle states: a CPU goes and comes"
 echo 0 > "$CPUS/cpu$NET_CPU/online"
