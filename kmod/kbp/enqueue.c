@@ -64,8 +64,10 @@ static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
 	raw_spin_unlock(&p->lock);
 
 	trace_kbp_enqueue(n, p->config.cpu, a, wake);
-	if (wake)
+	if (wake) {
+		kbp_freq_kick(p);
 		wake_up_process(p->task);
+	}
 	return true;
 }
 

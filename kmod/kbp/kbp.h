@@ -21,6 +21,7 @@
 #include <linux/workqueue.h>
 
 #include "../uapi/kbp.h"
+#include "pace.h"
 #include "policy.h"
 #include "window.h"
 
@@ -131,6 +132,7 @@ struct kbp_poller_config {
 	u32 budget;			/* packets */
 	u32 watchdog_ms;
 	enum kbp_backlog backlog;
+	enum kbp_freq freq;
 };
 
 struct kbp_poller {
@@ -165,6 +167,7 @@ struct kbp_poller {
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
+	struct kbp_pace pace;
 
 	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
@@ -299,6 +302,35 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 void kbp_adaptive_let_go(struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
+
+/* freq.c: the frequency of a poller's CPU */
+#if IS_ENABLED(CONFIG_CPU_FREQ)
+u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on);
+void kbp_freq_wake(struct kbp_poller *p);
+void kbp_freq_kick(struct kbp_poller *p);
+void kbp_freq_start(struct kbp_poller *p);
+void kbp_freq_stop(struct kbp_poller *p);
+enum kbp_freq kbp_freq_active(const struct kbp_poller *p);
+void kbp_freq_init(void);
+void kbp_freq_exit(void);
+#else
+static inline u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
+{
+	return 0;
+}
+
+static inline void kbp_freq_wake(struct kbp_poller *p) { }
+static inline void kbp_freq_kick(struct kbp_poller *p) { }
+static inline void kbp_freq_start(struct kbp_poller *p) { }
+static inline void kbp_freq_stop(struct kbp_poller *p) { }
+static inline enum kbp_freq kbp_freq_active(const struct kbp_poller *p)
+{
+	return KBP_FREQ_OFF;
+}
+
+static inline void kbp_freq_init(void) { }
+static inline void kbp_freq_exit(void) { }
+#endif
 
 /* poller.c: the thread, and its life */
 struct kbp_poller *kbp_poller_find(u32 cpu);

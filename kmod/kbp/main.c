@@ -55,9 +55,10 @@ static int __init kbp_init(void)
 	err = kbp_hotplug_init();
 	if (err)
 		goto err_napi;
+	kbp_freq_init();
 	err = kbp_netlink_init();
 	if (err)
-		goto err_hotplug;
+		goto err_freq;
 	err = kbp_enable_patch();
 	if (err)
 		goto err_netlink;
@@ -65,7 +66,8 @@ static int __init kbp_init(void)
 
 err_netlink:
 	kbp_netlink_exit();
-err_hotplug:
+err_freq:
+	kbp_freq_exit();
 	kbp_hotplug_exit();
 err_napi:
 	kbp_napi_exit();
@@ -81,6 +83,7 @@ static void __exit kbp_exit(void)
 	if (kbp_enable)
 		kbp_conflict_exit();
 	kbp_netlink_exit();
+	kbp_freq_exit();
 	kbp_hotplug_exit();
 	kbp_napi_exit();
 	destroy_workqueue(kbp_wq);

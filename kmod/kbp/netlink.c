@@ -23,7 +23,7 @@
 
 static struct genl_family kbp_family;
 
-static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_BACKLOG_REQUESTED + 1] = {
+static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_FREQ_REQUESTED + 1] = {
 	[KBP_A_POLLER_CPU] = { .type = NLA_U32 },
 	[KBP_A_POLLER_OWNS] = NLA_POLICY_MAX(NLA_U32, KBP_OWNS_MAX),
 	[KBP_A_POLLER_POLICY] = NLA_POLICY_MAX(NLA_U32, KBP_POLICY_MAX),
@@ -35,6 +35,7 @@ static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_BACKLOG_REQUES
 		NLA_POLICY_RANGE(NLA_U32, 1, KBP_WATCHDOG_MS_MAX),
 	[KBP_A_POLLER_BACKLOG_REQUESTED] =
 		NLA_POLICY_MAX(NLA_U32, KBP_BACKLOG_MAX),
+	[KBP_A_POLLER_FREQ_REQUESTED] = NLA_POLICY_MAX(NLA_U32, KBP_FREQ_MAX),
 };
 
 static const struct nla_policy kbp_poller_set_policy[KBP_A_POLLER_BACKLOG_REQUESTED + 1] = {
@@ -99,7 +100,9 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_ACTIVE,
 			kbp_backlog_active(p)) ||
 	    nla_put_u32(skb, KBP_A_POLLER_WAKE_LATENCY_NS,
-			min_t(u64, READ_ONCE(p->wake_cost.high_ns), U32_MAX)))
+			min_t(u64, READ_ONCE(p->wake_cost.high_ns), U32_MAX)) ||
+	    nla_put_u32(skb, KBP_A_POLLER_FREQ_REQUESTED, config->freq) ||
+	    nla_put_u32(skb, KBP_A_POLLER_FREQ_ACTIVE, kbp_freq_active(p)))
 		return -EMSGSIZE;
 	if (config->policy == KBP_POLICY_FIFO ?
 	    nla_put_u32(skb, KBP_A_POLLER_PRIORITY, config->priority) :
@@ -234,6 +237,8 @@ static int kbp_config_read(struct genl_info *info,
 				      KBP_BUDGET_DEFAULT);
 	config->watchdog_ms = kbp_attr_u32(info, KBP_A_POLLER_WATCHDOG_MS,
 					   KBP_WATCHDOG_MS_DEFAULT);
+	config->freq = kbp_attr_u32(info, KBP_A_POLLER_FREQ_REQUESTED,
+				    KBP_FREQ_OFF);
 	if (info->attrs[KBP_A_POLLER_NICE])
 		config->nice = nla_get_s32(info->attrs[KBP_A_POLLER_NICE]);
 

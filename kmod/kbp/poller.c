@@ -113,9 +113,6 @@ static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 	raw_spin_lock_irq(&p->lock);
 	p->wake = KBP_WAKE_NONE;
 	raw_spin_unlock_irq(&p->lock);
-	/* A rest is taken for others, and ends when they let it. */
-	if (slept && idle)
-		kbp_learn_wake(p, until_ns);
 	WRITE_ONCE(p->beat, p->beat + 1);
 	return slept;
 }
@@ -173,15 +170,43 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	return slept_ns;
 }
 
+/*
+ * Sleep until woken, or until @until_ns if that isn't 0. Where its CPU may be slow
+ * only later, it wakes up for that.
+ *
+ * Return: false if there was something to do already.
+ */
+static bool kbp_sleep_slowly(struct kbp_poller *p, u64 until_ns)
+{
+	u64 slow_ns = kbp_freq_sleep(p, false);
+	bool slept = false;
+
+	while (slow_ns && (!until_ns || slow_ns < until_ns)) {
+		slept |= kbp_sleep(p, KBP_WAKE_ANY, slow_ns);
+		if (p->woken_ns || ktime_get_ns() < slow_ns)
+			return slept;
+		slow_ns = kbp_freq_sleep(p, true);
+	}
+	slept |= kbp_sleep(p, KBP_WAKE_ANY, until_ns);
+	return slept;
+}
+
 /* Nothing to poll, until @until_ns if that isn't 0. */
 static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 {
+	bool slept;
+
 	kbp_set_state(p, KBP_STATE_IDLE);
 	/* A backlog that is merely owned does not keep anybody awake. */
 	kbp_backlog_leave(p);
 	kbp_adaptive_think(p);
-	if (kbp_sleep(p, KBP_WAKE_ANY, until_ns))
+	slept = kbp_sleep_slowly(p, until_ns);
+	kbp_freq_wake(p);
+	/* Of rests nothing is learned: they are taken for others, and end when they let them. */
+	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
+		kbp_learn_wake(p, until_ns);
+	}
 	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
 	kbp_set_state(p, KBP_STATE_POLLING);
 }
@@ -456,6 +481,7 @@ int kbp_poller_start(struct kbp_poller *p)
 	/* Outlives the thread, which may end before it is told to. */
 	p->task = get_task_struct(task);
 	memset(&p->duty, 0, sizeof(p->duty));
+	kbp_freq_start(p);
 	raw_spin_lock_irq(&p->lock);
 	p->closing = false;
 	p->state = KBP_STATE_POLLING;
@@ -508,6 +534,7 @@ void kbp_poller_stop(struct kbp_poller *p)
 	/* It describes the thread. */
 	flush_work(&p->event_work);
 	kbp_backlog_recall(p);
+	kbp_freq_stop(p);
 	kbp_handback_exit(p);
 	put_task_struct(p->task);
 	p->task = NULL;

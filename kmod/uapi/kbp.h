@@ -105,6 +105,26 @@ enum kbp_backlog {
 };
 
 /**
+ * enum kbp_freq - Whether the frequency of the poller's CPU follows what the
+ *	poller does.
+ * @KBP_FREQ_OFF: No; the frequency is not touched.
+ * @KBP_FREQ_ON: Before each sleep it goes down to the lowest that the
+ *	machine's limits allow, but not again at once; on waking it goes up to the
+ *	highest.
+ * @KBP_FREQ_AUTO: The same, but only before sleeps that are likely to be
+ *	long against what a change takes, and within others once they have been.
+ */
+enum kbp_freq {
+	KBP_FREQ_OFF,
+	KBP_FREQ_ON,
+	KBP_FREQ_AUTO,
+
+	/* private: */
+	__KBP_FREQ_MAX,
+	KBP_FREQ_MAX = (__KBP_FREQ_MAX - 1)
+};
+
+/**
  * enum kbp_event - Why a notification was sent.
  * @KBP_EVENT_ADDED: The object was created.
  * @KBP_EVENT_REMOVED: The object was removed on request.
@@ -165,6 +185,10 @@ enum kbp_event {
  * @KBP_A_POLLER_BACKLOG_ACTIVE: Who serves it now.
  * @KBP_A_POLLER_WAKE_LATENCY_NS: How long it takes to wake the poller,
  *	nanoseconds, nearly the longest of the last times; 0 before the first.
+ * @KBP_A_POLLER_FREQ_REQUESTED: Whether the frequency of this CPU is to
+ *	follow the poller.
+ * @KBP_A_POLLER_FREQ_ACTIVE: Whether it does; off while something other than
+ *	KBP governs the frequency, or after a change was refused.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -182,6 +206,8 @@ enum kbp_a_poller {
 	KBP_A_POLLER_BACKLOG_REQUESTED,
 	KBP_A_POLLER_BACKLOG_ACTIVE,
 	KBP_A_POLLER_WAKE_LATENCY_NS,
+	KBP_A_POLLER_FREQ_REQUESTED,
+	KBP_A_POLLER_FREQ_ACTIVE,
 
 	/* private: */
 	__KBP_A_POLLER_MAX,
@@ -262,6 +288,12 @@ enum kbp_a_napi {
  *	CPU's softirq, because the poller held up that of its own CPU.
  * @KBP_A_POLLER_STATS_SLEEPS: Times the poller slept because it had nothing
  *	to poll.
+ * @KBP_A_POLLER_STATS_SLOWDOWNS: Times the frequency of its CPU was lowered
+ *	because the poller slept.
+ * @KBP_A_POLLER_STATS_SPEEDUPS: Times that frequency was raised again
+ *	because it woke.
+ * @KBP_A_POLLER_STATS_FREQ_ERRORS: Changes of that frequency that the driver
+ *	refused; after the first it stays at the highest.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -280,6 +312,9 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_BACKLOG_WAKES,
 	KBP_A_POLLER_STATS_RELAYED_NAPIS,
 	KBP_A_POLLER_STATS_SLEEPS,
+	KBP_A_POLLER_STATS_SLOWDOWNS,
+	KBP_A_POLLER_STATS_SPEEDUPS,
+	KBP_A_POLLER_STATS_FREQ_ERRORS,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -368,7 +403,10 @@ enum kbp_cmd {
 	X(backlog_packets, BACKLOG_PACKETS) \
 	X(backlog_wakes, BACKLOG_WAKES) \
 	X(relayed_napis, RELAYED_NAPIS) \
-	X(sleeps, SLEEPS)
+	X(sleeps, SLEEPS) \
+	X(slowdowns, SLOWDOWNS) \
+	X(speedups, SPEEDUPS) \
+	X(freq_errors, FREQ_ERRORS)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

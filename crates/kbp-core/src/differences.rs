@@ -5,7 +5,7 @@ use crate::model::{Poller, PollerSpec};
 use crate::requested::Queue;
 use crate::service::Service;
 use crate::setup::Attachment;
-use crate::uapi::{Backlog, Mode};
+use crate::uapi::{Backlog, Freq, Mode};
 
 /// What of a poller is otherwise than wanted, as `has` goes on. That a backlog is to be attached is no difference: it
 /// can be.
@@ -26,6 +26,11 @@ pub(crate) fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -
         differs("budget", spec.budget, there.budget),
         differs("watchdog_ms", spec.watchdog_ms, there.watchdog_ms),
         differs("backlog", wanted, backlog),
+        differs(
+            "freq",
+            Some(spec.freq.unwrap_or(Freq::Off)),
+            there.freq_requested,
+        ),
     ]
     .into_iter()
     .flatten()

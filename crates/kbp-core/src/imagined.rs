@@ -8,7 +8,7 @@ use crate::host::HostError;
 use crate::model::{Napi, NapiRef, Poller, PollerSpec, Schedule, Stats};
 use crate::netns::NetnsError;
 use crate::service::Service;
-use crate::uapi::{Backlog, Owns, State, POLLER_COUNTERS};
+use crate::uapi::{Backlog, Freq, Owns, State, POLLER_COUNTERS};
 
 /// A [`Control`] that changes nothing.
 pub(crate) struct Imagined<'a> {
@@ -55,6 +55,8 @@ impl Control for Imagined<'_> {
             backlog_requested: backlog,
             backlog_active: backlog,
             wake_latency_ns: None,
+            freq_requested: spec.freq.unwrap_or(Freq::Off),
+            freq_active: spec.freq.unwrap_or(Freq::Off),
             stats,
         });
         Ok(())

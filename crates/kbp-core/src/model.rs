@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::attr::{Attr, Attrs, DecodeError};
 use crate::service::{Service, Share};
 use crate::uapi::{
-    self, attr_napi, attr_poller, Backlog, Counter, Event, Mode, Owns, Policy, State,
+    self, attr_napi, attr_poller, Backlog, Counter, Event, Freq, Mode, Owns, Policy, State,
 };
 
 macro_rules! serialize_by_name {
@@ -22,7 +22,7 @@ macro_rules! serialize_by_name {
         }
     )*};
 }
-serialize_by_name!(Backlog, Event, Mode, Owns, Policy, State);
+serialize_by_name!(Backlog, Event, Freq, Mode, Owns, Policy, State);
 
 /// How a poller thread is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -89,6 +89,30 @@ pub struct PollerSpec {
     /// Who is to serve the backlog of its CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog: Option<Backlog>,
+    /// Whether the frequency of its CPU follows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freq: Option<Freq>,
+    /// Whether that may be the frequency of other CPUs, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freq_shared: Option<bool>,
+}
+
+impl std::fmt::Display for PollerSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the poller of CPU {}", self.cpu)?;
+        let words = [
+            self.owns.map(|owns| format!("owns {owns}")),
+            self.schedule.map(|schedule| schedule.to_string()),
+            self.budget.map(|budget| format!("budget {budget}")),
+            self.watchdog_ms.map(|ms| format!("watchdog {ms} ms")),
+            self.backlog.map(|backlog| format!("backlog {backlog}")),
+            self.freq.map(|freq| format!("frequency {freq}")),
+        ];
+        words
+            .into_iter()
+            .flatten()
+            .try_for_each(|word| write!(f, ", {word}"))
+    }
 }
 
 impl PollerSpec {
@@ -101,6 +125,8 @@ impl PollerSpec {
             budget: None,
             watchdog_ms: None,
             backlog: None,
+            freq: None,
+            freq_shared: None,
         }
     }
 
@@ -134,6 +160,10 @@ impl PollerSpec {
             self.backlog
                 .map(|backlog| Attr::u32(attr_poller::BACKLOG_REQUESTED, backlog.raw())),
         );
+        attrs.extend(
+            self.freq
+                .map(|freq| Attr::u32(attr_poller::FREQ_REQUESTED, freq.raw())),
+        );
         attrs
     }
 }
@@ -164,6 +194,10 @@ pub struct Poller {
     pub backlog_active: Backlog,
     /// How long it takes to wake its thread, nanoseconds, nearly the longest of the last times; `None` before the first.
     pub wake_latency_ns: Option<u32>,
+    /// Whether the frequency of its CPU is to follow it.
+    pub freq_requested: Freq,
+    /// Whether it does.
+    pub freq_active: Freq,
     /// Its counters.
     pub stats: Stats,
 }
@@ -193,6 +227,8 @@ impl Poller {
             wake_latency_ns: attrs
                 .optional_u32(attr_poller::WAKE_LATENCY_NS)?
                 .filter(|ns| *ns > 0),
+            freq_requested: attrs.value(attr_poller::FREQ_REQUESTED, Freq::from_raw)?,
+            freq_active: attrs.value(attr_poller::FREQ_ACTIVE, Freq::from_raw)?,
             stats: Stats::from_attrs(uapi::POLLER_COUNTERS, attrs.nested(attr_poller::STATS)?)?,
         })
     }

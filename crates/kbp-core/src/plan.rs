@@ -4,7 +4,7 @@
 //! A plan to attach is, for each queue, the netlink request and the move of its interrupt, which irqbalance is told
 //! of; and for each interface the CPUs of its queues. What has no NAPI instance is steered to a backlog
 //! ([`crate::steer`]). Carrying plans out is in [`crate::apply`], undoing what others left in [`crate::undo`].
-//! Pollers are not planned: creating one is a single request.
+//! Plans for pollers are in [`crate::pollers`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::card::Card;
 use crate::error::Error;
 use crate::ethtool;
+use crate::governor;
 use crate::host::{Host, HostError};
 use crate::model::{Napi, Poller, PollerSpec};
 use crate::netns;
@@ -17,7 +18,7 @@ use crate::queue_cpus::{has_file, Direction};
 use crate::service::Service;
 use crate::setup::{Attachment, Setup};
 use crate::state::{State, User};
-use crate::uapi::{Backlog, Owns};
+use crate::uapi::{Backlog, Freq, Owns};
 
 /// A receive queue that is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,6 +196,8 @@ fn spec_of(state: &State, poller: &Poller) -> PollerSpec {
         watchdog_ms: Some(poller.watchdog_ms),
         // A kernel on which no poller can serve a backlog refuses to be asked for it, and takes the default.
         backlog: Some(backlog).filter(|backlog| *backlog != default_backlog(poller.owns)),
+        freq: Some(poller.freq_requested).filter(|freq| *freq != Freq::Off),
+        freq_shared: governor::is_shared(state, poller.cpu).then_some(true),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::imagined::Imagined;
 use crate::model::{Poller, PollerSpec};
 use crate::netns::{self, NetnsError};
 use crate::plan::{no_ports, AttachRequest, Session, Target};
+use crate::pollers::PollerPlan;
 use crate::requested::{backlog_of, Queue};
 use crate::setup::Attachment;
 use crate::setup_read::{At, SetupFile};
@@ -355,26 +356,51 @@ impl Run<'_> {
         wish: &At<PollerSpec>,
     ) -> Result<(), Error> {
         let spec = &wish.it;
-        self.host.require_online(spec.cpu)?;
-        match session.control.poller_new(spec) {
+        let plan = self.plan_poller(session, wish)?;
+        let create = |session: &mut Session<'_>, plan: &PollerPlan| match self.is_dry {
+            true => Ok(session.control.poller_new(&plan.spec).map(|()| None)?),
+            false => session.add_poller(plan).map(Some),
+        };
+        let created = match create(session, &plan) {
             Err(error) if error.class() == Class::Unsupported && spec.backlog.is_some() => {
                 // A kernel of another kind: without the backlog the poller still serves what is attached to it.
-                let backlog = None;
-                session
-                    .control
-                    .poller_new(&PollerSpec { backlog, ..*spec })?;
-                self.fail(wish.line, backlog::label(spec.cpu), &error.into());
+                let created = create(session, &plan.without_backlog())?;
+                self.fail(wish.line, backlog::label(spec.cpu), &error);
+                created
             }
             created => created?,
+        };
+        match created {
+            Some(poller) => self.restored.pollers.push(poller),
+            None => self.restored.changes.extend(plan.changes()),
         }
-        if self.is_dry {
-            let words = format!("netlink kbp poller-new: {}", describe(spec));
-            self.restored.changes.push(words);
-            return Ok(());
-        }
-        let poller = session.control.poller_get(spec.cpu)?;
-        self.restored.pollers.push(poller);
         Ok(())
+    }
+
+    /// A poller whose frequency can't follow it, on another machine, still serves what is attached to it.
+    fn plan_poller(
+        &mut self,
+        session: &Session<'_>,
+        wish: &At<PollerSpec>,
+    ) -> Result<PollerPlan, Error> {
+        let spec = &wish.it;
+        match session.plan_poller(spec) {
+            Err(error) if spec.freq.is_some() && !self.may_come(&error) => {
+                let steady = PollerSpec {
+                    freq: None,
+                    freq_shared: None,
+                    ..spec.clone()
+                };
+                let plan = session.plan_poller(&steady)?;
+                self.fail(
+                    wish.line,
+                    format!("the frequency of CPU {}", spec.cpu),
+                    &error,
+                );
+                Ok(plan)
+            }
+            plan => plan,
+        }
     }
 
     fn attachment(
@@ -641,14 +667,4 @@ fn is_early(host: &Host, error: &Error) -> bool {
         Error::RolledBack { cause, .. } => is_early(host, cause),
         _ => false,
     }
-}
-
-fn describe(spec: &PollerSpec) -> String {
-    let mut words = vec![poller_label(spec.cpu)];
-    words.extend(spec.owns.map(|owns| format!("owns {owns}")));
-    words.extend(spec.schedule.map(|schedule| schedule.to_string()));
-    words.extend(spec.budget.map(|budget| format!("budget {budget}")));
-    words.extend(spec.watchdog_ms.map(|ms| format!("watchdog {ms} ms")));
-    words.extend(spec.backlog.map(|backlog| format!("backlog {backlog}")));
-    words.join(", ")
 }

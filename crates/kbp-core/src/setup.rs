@@ -171,6 +171,8 @@ fn poller(spec: &PollerSpec) -> String {
     table.value("budget", spec.budget);
     table.value("watchdog_ms", spec.watchdog_ms);
     table.text("backlog", spec.backlog.map(|backlog| backlog.name()));
+    table.text("freq", spec.freq.map(|freq| freq.name()));
+    table.value("freq_shared", spec.freq_shared);
     table.0
 }
 

@@ -17,7 +17,7 @@ use crate::model::PollerSpec;
 use crate::netdev::is_ifname;
 use crate::service::{Service, MAX_WAKE_LATENCY_US};
 use crate::setup::{Attachment, SetupError, VERSION};
-use crate::uapi::{Backlog, Mode, Owns};
+use crate::uapi::{Backlog, Freq, Mode, Owns};
 
 /// What `kbp attach` takes for the backlog of a CPU, which here is a key of its poller.
 const BACKLOG: &str = "backlog";
@@ -71,6 +71,8 @@ struct RawPoller {
     budget: Option<Spanned<u32>>,
     watchdog_ms: Option<Spanned<u32>>,
     backlog: Option<Spanned<String>>,
+    freq: Option<Spanned<String>>,
+    freq_shared: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -231,6 +233,8 @@ impl Source<'_> {
         let owns = owns.map(|at| self.name_of(at, "owns", Owns::ALL));
         let backlog = raw.backlog.as_ref();
         let backlog = backlog.map(|at| self.name_of(at, "backlog", Backlog::ALL));
+        let freq = raw.freq.as_ref();
+        let freq = freq.map(|at| self.name_of(at, "freq", Freq::ALL));
         let schedule = raw.priority.as_ref().map(|at| {
             let read = at.get_ref().parse();
             read.map_err(|words: String| self.wrong(at, format!("priority {words}")))
@@ -242,6 +246,8 @@ impl Source<'_> {
             budget: number(&raw.budget, BUDGET, "budget")?,
             watchdog_ms: number(&raw.watchdog_ms, WATCHDOG_MS, "watchdog_ms")?,
             backlog: backlog.transpose()?,
+            freq: freq.transpose()?,
+            freq_shared: raw.freq_shared,
         })
     }
 

@@ -5,7 +5,7 @@
 //! An original is written here *before* the thing itself is touched. The file belongs to one boot;
 //! what an earlier boot left is ignored. What is changed and undone is decided in
 //! [`crate::plan`], [`crate::irq_pin`], [`crate::queue_cpus`], [`crate::irqbalance`], [`crate::threaded`],
-//! [`crate::busy_poll`], [`crate::setting`] and [`crate::placed`].
+//! [`crate::busy_poll`], [`crate::setting`], [`crate::governor`] and [`crate::placed`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Class;
+use crate::governor::GovernorRecord;
 use crate::host::{explain, Host, HostError};
 use crate::model::Napi;
 use crate::process::Process;
@@ -271,6 +272,9 @@ pub struct State {
     /// Interfaces by `name@cookie of the network namespace`.
     #[serde(default)]
     pub threaded: BTreeMap<String, ThreadedRecord>,
+    /// Governors of frequencies, each under the first of the CPUs that have it.
+    #[serde(default)]
+    pub governors: BTreeMap<u32, GovernorRecord>,
     /// Files, in the order in which they were written.
     #[serde(default)]
     pub settings: Vec<SettingRecord>,

@@ -362,6 +362,73 @@ impl std::fmt::Display for Backlog {
     }
 }
 
+/// Whether the frequency of the poller's CPU follows what the poller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Freq {
+    /// No; the frequency is not touched.
+    Off = 0,
+    /// Before each sleep it goes down to the lowest that the machine's limits allow, but not again
+    /// at once; on waking it goes up to the highest.
+    On = 1,
+    /// The same, but only before sleeps that are likely to be long against what a change takes, and
+    /// within others once they have been.
+    Auto = 2,
+}
+
+impl Freq {
+    /// Every value, in the order of their numbers.
+    pub const ALL: &'static [Self] = &[Self::Off, Self::On, Self::Auto];
+
+    /// The value with this number, or `None` for a number that this version does not know.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            0 => Some(Self::Off),
+            1 => Some(Self::On),
+            2 => Some(Self::Auto),
+            _ => None,
+        }
+    }
+
+    /// The value with this name, as the spec spells it, or `None`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|v| v.name() == name)
+    }
+
+    /// The number that goes over netlink.
+    pub const fn raw(self) -> u32 {
+        self as u32
+    }
+
+    /// The name that the spec, the command line and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// What the value means, in one sentence.
+    pub const fn doc(self) -> &'static str {
+        match self {
+            Self::Off => "No; the frequency is not touched.",
+            Self::On => {
+                "Before each sleep it goes down to the lowest that the machine's limits allow, but not again at once; on waking it goes up to the highest."
+            }
+            Self::Auto => {
+                "The same, but only before sleeps that are likely to be long against what a change takes, and within others once they have been."
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Freq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Why a notification was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
@@ -537,6 +604,11 @@ pub mod attr_poller {
     /// How long it takes to wake the poller, nanoseconds, nearly the longest of the last times; 0
     /// before the first.
     pub const WAKE_LATENCY_NS: u16 = 15;
+    /// Whether the frequency of this CPU is to follow the poller.
+    pub const FREQ_REQUESTED: u16 = 16;
+    /// Whether it does; off while something other than KBP governs the frequency, or after a change
+    /// was refused.
+    pub const FREQ_ACTIVE: u16 = 17;
 }
 
 /// Attributes of the set `napi`.
@@ -606,6 +678,12 @@ pub mod attr_poller_stats {
     pub const RELAYED_NAPIS: u16 = 15;
     /// Times the poller slept because it had nothing to poll.
     pub const SLEEPS: u16 = 16;
+    /// Times the frequency of its CPU was lowered because the poller slept.
+    pub const SLOWDOWNS: u16 = 17;
+    /// Times that frequency was raised again because it woke.
+    pub const SPEEDUPS: u16 = 18;
+    /// Changes of that frequency that the driver refused; after the first it stays at the highest.
+    pub const FREQ_ERRORS: u16 = 19;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -715,6 +793,21 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::SLEEPS,
         name: "sleeps",
         doc: "Times the poller slept because it had nothing to poll.",
+    },
+    Counter {
+        attr: attr_poller_stats::SLOWDOWNS,
+        name: "slowdowns",
+        doc: "Times the frequency of its CPU was lowered because the poller slept.",
+    },
+    Counter {
+        attr: attr_poller_stats::SPEEDUPS,
+        name: "speedups",
+        doc: "Times that frequency was raised again because it woke.",
+    },
+    Counter {
+        attr: attr_poller_stats::FREQ_ERRORS,
+        name: "freq_errors",
+        doc: "Changes of that frequency that the driver refused; after the first it stays at the highest.",
     },
 ];
 

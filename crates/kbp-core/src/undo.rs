@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::apply::Detached;
 use crate::client::{Client, ClientError};
 use crate::error::{first_or_all, undo_incomplete, Error};
+use crate::governor::{self, Returned};
 use crate::host::Host;
 use crate::irq_pin::{self, Release};
 use crate::irqbalance;
@@ -25,6 +26,8 @@ pub struct Freed {
     pub queues: Vec<Written>,
     /// Interrupts that irqbalance may move again.
     pub irqbalance: Vec<u32>,
+    /// Governors of frequencies.
+    pub governors: Vec<Returned>,
 }
 
 /// What an undo of everything did.
@@ -46,11 +49,15 @@ impl Freed {
         self.irqs.extend(more.irqs);
         self.queues.extend(more.queues);
         self.irqbalance.extend(more.irqbalance);
+        self.governors.extend(more.governors);
     }
 
     /// Whether there was nothing.
     pub fn is_empty(&self) -> bool {
-        self.irqs.is_empty() && self.queues.is_empty() && self.irqbalance.is_empty()
+        self.irqs.is_empty()
+            && self.queues.is_empty()
+            && self.irqbalance.is_empty()
+            && self.governors.is_empty()
     }
 
     /// A sentence for each.
@@ -61,7 +68,11 @@ impl Freed {
             .irqbalance
             .iter()
             .map(|irq| format!("irqbalance may move interrupt {irq} again"));
-        irqs.chain(queues).chain(irqbalance).collect()
+        let governors = self.governors.iter().map(ToString::to_string);
+        irqs.chain(queues)
+            .chain(irqbalance)
+            .chain(governors)
+            .collect()
     }
 }
 
@@ -155,6 +166,10 @@ impl Session<'_> {
             Ok(written) => deleted.gone.queues.extend(written),
             Err(error) => failed.push(error),
         }
+        match self.release_governors(|of| of == cpu) {
+            Ok(governors) => deleted.gone.governors.extend(governors),
+            Err(error) => failed.push(error),
+        }
         // What is left of attachments to other pollers stays remembered where it can't be put back.
         if let Ok(freed) = self.forget_gone() {
             deleted.gone.add(freed);
@@ -237,6 +252,10 @@ fn release_everything(host: &Host, file: &mut StateFile, own: u64) -> Result<Und
     // What is steered has no user, and may be in any network namespace.
     match queue_cpus::take_back_all(host, file, own) {
         Ok(written) => undone.queues.extend(written),
+        Err(error) => failed.push(error),
+    }
+    match governor::release(host, file, |_| true) {
+        Ok(governors) => undone.governors.extend(governors),
         Err(error) => failed.push(error),
     }
     first_or_all(failed)?;

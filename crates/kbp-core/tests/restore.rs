@@ -156,6 +156,8 @@ fn random_poller(random: &mut ChaCha8Rng, cpu: u32) -> PollerSpec {
         watchdog_ms: Some(random.random_range(1..10_001)),
         // What is the default is not written down.
         backlog: Some(backlog).filter(|backlog| *backlog != default),
+        freq: None,
+        freq_shared: None,
     }
 }
 

@@ -7,8 +7,9 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use kbp_core::model::{Poller, PollerSpec, Schedule};
 use kbp_core::plan::Session;
-use kbp_core::uapi::{Backlog, Owns};
+use kbp_core::uapi::{Backlog, Freq, Owns};
 use kbp_core::Error;
+use serde_json::json;
 
 use crate::attach::print_detached;
 use crate::context::Context;
@@ -47,6 +48,16 @@ pub struct AddArgs {
     /// what is attached, or softirq.
     #[arg(long, value_name = "softirq|owned|attached", value_parser = parse_backlog)]
     backlog: Option<Backlog>,
+    /// The frequency of the CPU follows the poller, lowest while it sleeps, highest while it is awake: before each sleep
+    /// (on), or where sleeps are long (auto).
+    #[arg(long, value_name = "off|on|auto", value_parser = parse_freq)]
+    freq: Option<Freq>,
+    /// With --freq, also where other CPUs have the same frequency and become slow with it.
+    #[arg(long, requires = "freq")]
+    force: bool,
+    /// Say what would be changed, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Arguments of `kbp poller del`.
@@ -71,6 +82,10 @@ fn parse_owns(text: &str) -> Result<Owns, String> {
 
 fn parse_backlog(text: &str) -> Result<Backlog, String> {
     Backlog::from_name(text).ok_or_else(|| format!("it is one of: {}", names(Backlog::ALL)))
+}
+
+fn parse_freq(text: &str) -> Result<Freq, String> {
+    Freq::from_name(text).ok_or_else(|| format!("it is one of: {}", names(Freq::ALL)))
 }
 
 /// The names of all values of an enumeration, for a message.
@@ -108,11 +123,20 @@ fn add(args: AddArgs, context: &Context) -> Result<()> {
         budget: args.budget,
         watchdog_ms: args.watchdog,
         backlog: args.backlog,
+        freq: args.freq,
+        freq_shared: args.force.then_some(true),
     };
     let mut client = context.client()?;
-    context.host.require_online(spec.cpu)?;
-    client.poller_new(&spec).map_err(Error::from)?;
-    let poller = client.poller_get(spec.cpu).map_err(Error::from)?;
+    let mut session = Session::open(&context.host, &mut client)?;
+    let plan = session.plan_poller(&spec)?;
+    if args.dry_run {
+        let changes = plan.changes();
+        return match context.json {
+            true => print::json(context, &json!({ "changes": changes })),
+            false => print::lines(changes),
+        };
+    }
+    let poller = session.add_poller(&plan)?;
     if context.json {
         return print::json(context, &poller);
     }
@@ -159,6 +183,8 @@ pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
             poller.napis.to_string(),
             poller.backlog_requested.to_string(),
             poller.backlog_active.to_string(),
+            poller.freq_requested.to_string(),
+            poller.freq_active.to_string(),
         ]
     };
     let header = [
@@ -172,6 +198,8 @@ pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
         "ATTACHED",
         "BACKLOG-REQUESTED",
         "BACKLOG-ACTIVE",
+        "FREQ-REQUESTED",
+        "FREQ-ACTIVE",
     ];
     print::table(&header, pollers.iter().map(row).collect(), header.len())
 }

@@ -15,7 +15,7 @@ use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
 use kbp_core::plan::AttachRequest;
 use kbp_core::service::Service;
-use kbp_core::uapi::{Backlog, Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
+use kbp_core::uapi::{Backlog, Freq, Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
 use kbp_core::Host;
 use tempfile::TempDir;
 
@@ -347,6 +347,8 @@ impl Control for Family {
             backlog_requested: self.backlog.get(cpu).copied().unwrap_or(Backlog::Owned),
             backlog_active: self.backlog.get(cpu).copied().unwrap_or(Backlog::Owned),
             wake_latency_ns: None,
+            freq_requested: spec(cpu).and_then(|spec| spec.freq).unwrap_or(Freq::Off),
+            freq_active: spec(cpu).and_then(|spec| spec.freq).unwrap_or(Freq::Off),
             stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
         };
         Ok(self.pollers.iter().map(poller).collect())

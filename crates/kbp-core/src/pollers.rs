@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Creating a poller as a plan: what is changed for it besides the poller itself is the governor of its CPU.
+//!
+//! Deleting one, with everything that was changed for what is attached to it, is in [`crate::undo`].
+
+use crate::client::ClientError;
+use crate::error::Error;
+use crate::governor::{self, GovernorPlan};
+use crate::model::{Poller, PollerSpec};
+use crate::plan::Session;
+use crate::uapi::Freq;
+
+/// A plan for a poller; nothing has been changed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PollerPlan {
+    /// The poller.
+    pub spec: PollerSpec,
+    governor: Option<GovernorPlan>,
+}
+
+impl PollerPlan {
+    /// What would be changed, a sentence each, in its order.
+    pub fn changes(&self) -> Vec<String> {
+        let governor = self.governor.as_ref().and_then(GovernorPlan::change);
+        let create = format!("netlink kbp poller-new: {}", self.spec);
+        governor.into_iter().chain([create]).collect()
+    }
+
+    /// The same without a wish for its backlog.
+    pub fn without_backlog(&self) -> Self {
+        Self {
+            spec: PollerSpec {
+                backlog: None,
+                ..self.spec.clone()
+            },
+            governor: self.governor.clone(),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Plans a poller.
+    ///
+    /// # Errors
+    /// When its CPU is offline, or its frequency can't follow it.
+    pub fn plan_poller(&self, spec: &PollerSpec) -> Result<PollerPlan, Error> {
+        self.host.require_online(spec.cpu)?;
+        let follows = spec.freq.is_some_and(|freq| freq != Freq::Off);
+        let governor =
+            follows.then(|| governor::plan(self.host, spec.cpu, spec.freq_shared.unwrap_or(false)));
+        Ok(PollerPlan {
+            spec: spec.clone(),
+            governor: governor.transpose()?,
+        })
+    }
+
+    /// Creates a poller. The governor comes first: the module looks for it when the poller begins.
+    ///
+    /// # Errors
+    /// What kept it from being created; then nothing has changed, or [`Error::LeftChanged`] says what has.
+    pub fn add_poller(&mut self, plan: &PollerPlan) -> Result<Poller, Error> {
+        if let Some(governor) = &plan.governor {
+            governor::choose(self.host, &mut self.file, governor)?;
+        }
+        match self.create(&plan.spec) {
+            Ok(poller) => Ok(poller),
+            Err(error) => {
+                let cause = Error::from(error);
+                match self.release_governors(|cpu| cpu == plan.spec.cpu) {
+                    Ok(_) => Err(cause),
+                    Err(left) => Err(Error::LeftChanged {
+                        step: plan.spec.to_string(),
+                        cause: Box::new(cause),
+                        left: left.to_string(),
+                    }),
+                }
+            }
+        }
+    }
+
+    fn create(&mut self, spec: &PollerSpec) -> Result<Poller, ClientError> {
+        self.control.poller_new(spec)?;
+        self.control.poller_get(spec.cpu)
+    }
+
+    /// Puts back the governors of CPUs for which `ends` says so, where no other poller wants ours.
+    pub(crate) fn release_governors(
+        &mut self,
+        ends: impl Fn(u32) -> bool,
+    ) -> Result<Vec<governor::Returned>, Error> {
+        governor::release(self.host, &mut self.file, ends)
+    }
+}
