@@ -4,9 +4,9 @@
 # kernels: 6.1 6.12 7.3
 #
 # The drivers for frequencies and idle states that the tests of both need, since an emulated processor has neither.
-# cpufreq: requests of a governor are counted, take their time, are made as fast switches or refused, and the clock stays
-# what it is. cpuidle: a packet that wakes a CPU comes later by what the state's exit takes, and PM QoS bounds that. Both
-# go and come while packets are on their way.
+# cpufreq: requests of a governor are counted, take their time, are made as fast switches or refused, and the clock
+# stays what it is. cpuidle: a packet that wakes a CPU comes later by what the state's exit takes, and PM QoS bounds
+# that. Both go and come while packets are on their way.
 
 . /lab/lib.sh
 . /lab/net.sh
