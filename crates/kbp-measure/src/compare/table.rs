@@ -389,7 +389,7 @@ mod tests {
             row.traffic = "open-loop".into();
             row.rate_bps = Some(512_000);
         }
-        let random: Vec<Row> = file.rows.iter().cloned().collect();
+        let random = file.rows.to_vec();
         file.rows.extend(random.into_iter().map(|row| Row {
             arrivals: Some("poisson".into()),
             ..row
