@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 2 --timeout 300s
 #
-# The tester against the kernel's own network emulator on a veth pair: a delay comes out within 2 %, and lost and
-# doubled frames are as many as the emulator counted.
+# The tester against the kernel's own network emulator on a veth pair: a delay comes out within 2 %, also of frames at
+# random times, and lost and doubled frames are as many as the emulator counted.
 
 . /lab/lib.sh
 
@@ -58,6 +58,15 @@ echo "10 ms of delay came out as $delay ns (p50 without: $before ns)"
 if [ "$delay" -lt 9800000 ] || [ "$delay" -gt 10200000 ]; then
 	lab_fail "the delay is not within 2 %"
 fi
+open_loop 500 0.5 --arrivals poisson --seed 7
+delay=$(($(median) - before))
+echo "10 ms of delay came out as $delay ns at random times"
+if [ "$delay" -lt 9800000 ] || [ "$delay" -gt 10200000 ]; then
+	lab_fail "the delay of frames at random times is not within 2 %"
+fi
+# As many as another program counts among the times of this seed.
+[ "$(figure sent)" = 258 ] || lab_fail "$(figure sent) frames were sent at the random times of seed 7, not 258"
+grep -q '"arrivals":"poisson"' "$OUT_JSON" || lab_fail "the row does not say how its frames came"
 
 # emulate WORDS...: from now on the emulator does this to what the tester sends, counted from 0.
 emulate() {

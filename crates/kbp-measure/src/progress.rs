@@ -50,6 +50,9 @@ pub fn line(row: &Row) -> String {
     if row.traffic != "ping-pong" && row.tool == TOOL_KBP {
         // Writing into a string does not fail.
         let _ = write!(line, "  {} bytes", row.size_bytes);
+        if let Some(arrivals) = &row.arrivals {
+            let _ = write!(line, ", {arrivals}");
+        }
     }
     if let Some(found) = row.throughput {
         let _ = write!(

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use kbp_measure::place::{run_at, Place};
 use kbp_measure::rng::SplitMix64;
 use kbp_measure::tester::backend::{Backend, Ends, Kind, Link, Ring, Target, Udp};
-use kbp_measure::tester::openloop::{run, Account, OpenLoopConfig, Probe};
+use kbp_measure::tester::openloop::{run, Account, Arrivals, OpenLoopConfig, Probe, Schedule};
 use kbp_measure::tester::pingpong::EchoServer;
 use kbp_measure::tester::selftest::Floor;
 use kbp_measure::tester::throughput::{self, ThroughputConfig, Wall};
@@ -232,6 +232,57 @@ fn loss_duplicates_and_reordering_are_counted_exactly() {
         );
         assert!(!row.timeline_ns.is_empty() && row.timeline_ns.len() <= 500);
     }
+}
+
+/// Frames at random, grouped and recorded times: as many as were due, all of them back, and named in the row. A rate that
+/// nobody holds is found whatever the times are.
+#[test]
+fn frames_arrive_as_they_were_asked_to() {
+    let _alone = alone();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // Ten frames at once, then 9 ms without any.
+    std::fs::write(file.path(), "0\n".repeat(9) + "10000000\n").unwrap();
+    let trace = format!("trace:{}", file.path().display());
+    let server = EchoServer::start(ANY_PORT.parse().unwrap(), Place::default()).unwrap();
+    for text in ["poisson", "onoff:3:7", &trace] {
+        let arrivals = Arrivals::parse(text).unwrap();
+        let steady = config(64, 1_000, 300);
+        let config = OpenLoopConfig {
+            rate_bps: arrivals.own_rate_bps(64).unwrap_or(steady.rate_bps),
+            arrivals: arrivals.clone(),
+            seed: 5,
+            ..steady
+        };
+        let report = held(|| {
+            let mut udp = Udp::connect(server.addr())?;
+            run(&mut udp, &config, || Ok(()))
+        });
+        let schedule = Schedule::new(64, config.rate_bps, 1)
+            .and_then(|steady| steady.arriving(&arrivals, 5, config.span_ns, 0))
+            .unwrap();
+        let frames = schedule.frames_in(config.span_ns);
+        assert!((240..=360).contains(&frames), "{text}: {frames}");
+        let whole = Account {
+            sent: frames,
+            returned: frames,
+            ..Account::default()
+        };
+        assert_eq!(report.account, whole, "{text}");
+        assert!(report.span_ns >= schedule.due_ns(frames - 1), "{text}");
+        let row = report.row("softirq", "idle", 1);
+        assert_eq!(row.arrivals, Some(arrivals.to_string()));
+
+        if config.arrivals.own_rate_bps(64).is_none() {
+            let config = OpenLoopConfig {
+                rate_bps: 100_000_000_000,
+                ..config
+            };
+            let mut udp = Udp::connect(server.addr()).unwrap();
+            let error = run(&mut udp, &config, || Ok(())).unwrap_err();
+            assert!(matches!(error, Error::RateNotHeld { .. }), "{error}");
+        }
+    }
+    server.stop().unwrap();
 }
 
 /// 2 ms of delay, injected by spinning, come out within 2 % and the tester's own floor. Both ends are

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `kbp compare` sends instead of pings: frames at a constant rate, or searches for the highest rate without loss.
+//! What `kbp compare` sends instead of pings: frames whatever comes back, or searches for the highest rate without loss.
 //!
 //! Not here: sending them ([`crate::tester`]).
 
 use clap::Args;
 
+use super::arrivals::{self, ArrivalsArgs};
 use super::throughput::Preset;
 use crate::compare::row::Traffic;
 use crate::error::{Error, Result};
 use crate::result::{FramesSetting, SearchSetting};
-use crate::tester::openloop::{OpenLoopConfig, Rate, Schedule};
+use crate::tester::openloop::{Arrivals, OpenLoopConfig, Rate, Schedule, FRAME_BYTES_MIN};
 use crate::tester::throughput::ThroughputConfig;
 
 /// Which frames, and how fast.
@@ -18,6 +19,8 @@ pub struct FramesArgs {
     /// Send frames at this rate instead of the ping-pong, whatever comes back: 80M, 1G (bits of the frames a second), 5000fps
     #[arg(long, value_name = "RATE")]
     open_loop: Option<Rate>,
+    #[command(flatten)]
+    arrivals: ArrivalsArgs,
     /// Search the highest rate without loss (RFC 2544) up to this one instead of the ping-pong
     #[arg(long, value_name = "RATE", conflicts_with = "open_loop")]
     throughput: Option<Rate>,
@@ -39,33 +42,65 @@ impl FramesArgs {
     /// `drain_ns`.
     ///
     /// # Errors
-    /// A length or a rate out of its range, or a length named twice.
+    /// A length or a rate out of its range, a length named twice, or arrivals of what is no open loop.
     pub(super) fn traffics(&self, seed: u64, drain_ns: u64) -> Result<Vec<Traffic>> {
-        let Some(rate) = self.throughput.or(self.open_loop) else {
-            return Ok(vec![]);
-        };
+        let arrivals = self.arrivals.arrivals()?;
+        self.check(&arrivals)?;
         let mut traffics = Vec::new();
-        for (place, &bytes) in self.frame.iter().enumerate() {
-            if self.frame[..place].contains(&bytes) {
-                return Err(Error::Invalid(format!(
-                    "--frame names {bytes} bytes twice: once is enough"
-                )));
+        for &bytes in &self.frame {
+            let traffic = match self.throughput {
+                Some(rate) => Some(self.search(bytes, rate.bps(bytes), seed)),
+                None => arrivals::rate_bps(&arrivals, self.open_loop, "--open-loop", bytes)?.map(
+                    |rate_bps| {
+                        Traffic::OpenLoop(OpenLoopConfig {
+                            arrivals: arrivals.clone(),
+                            drain_ns,
+                            seed,
+                            ..OpenLoopConfig::new(bytes, rate_bps)
+                        })
+                    },
+                ),
+            };
+            if let Some(setting) = traffic.as_ref().and_then(setting) {
+                Schedule::new(bytes, setting.rate_bps, 1).map_err(Error::Invalid)?;
             }
-            let rate_bps = rate.bps(bytes);
-            Schedule::new(bytes, rate_bps, 1).map_err(Error::Invalid)?;
-            traffics.push(match self.throughput {
-                Some(_) => Traffic::Throughput(ThroughputConfig {
-                    seed,
-                    ..self.search.config(bytes, rate_bps)
-                }),
-                None => Traffic::OpenLoop(OpenLoopConfig {
-                    drain_ns,
-                    seed,
-                    ..OpenLoopConfig::new(bytes, rate_bps)
-                }),
-            });
+            traffics.extend(traffic);
         }
         Ok(traffics)
+    }
+
+    fn search(&self, frame_bytes: u32, max_bps: u64, seed: u64) -> Traffic {
+        Traffic::Throughput(ThroughputConfig {
+            seed,
+            ..self.search.config(frame_bytes, max_bps)
+        })
+    }
+
+    fn check(&self, arrivals: &Arrivals) -> Result<()> {
+        let is_constant = *arrivals == Arrivals::Constant;
+        let has_rate = self.open_loop.is_some() || arrivals.own_rate_bps(FRAME_BYTES_MIN).is_some();
+        if !is_constant && self.throughput.is_some() {
+            return Err(Error::Invalid(format!(
+                "--throughput with --arrivals {arrivals}: the search of RFC 2544 is made of constant rates; leave one out"
+            )));
+        }
+        if !is_constant && !has_rate {
+            return Err(Error::Invalid(format!(
+                "--arrivals {arrivals}: how many? Say it with --open-loop RATE"
+            )));
+        }
+        let sends_frames = has_rate || self.throughput.is_some();
+        let twice = self
+            .frame
+            .iter()
+            .enumerate()
+            .find(|(place, bytes)| self.frame[..*place].contains(bytes));
+        match twice.filter(|_| sends_frames) {
+            Some((_, bytes)) => Err(Error::Invalid(format!(
+                "--frame names {bytes} bytes twice: once is enough"
+            ))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -76,11 +111,13 @@ pub(super) fn setting(traffic: &Traffic) -> Option<FramesSetting> {
         Traffic::OpenLoop(config) => Some(FramesSetting {
             frame_bytes: config.frame_bytes,
             rate_bps: config.rate_bps,
+            arrivals: config.arrivals.name(),
             search: None,
         }),
         Traffic::Throughput(config) => Some(FramesSetting {
             frame_bytes: config.frame_bytes,
             rate_bps: config.limits.max_bps,
+            arrivals: None,
             search: Some(SearchSetting {
                 trial_ns: config.trial_ns,
                 drain_ns: config.drain_ns,
@@ -117,9 +154,34 @@ mod tests {
         assert_eq!(rates, [5_000 * 64 * 8, 5_000 * 1_518 * 8]);
         assert!(loops.iter().all(|one| one.search.is_none()));
         let searches = settings(&["--throughput", "1G", "--search", "short", "--frame", "512"]);
-        let search = searches.unwrap()[0];
+        let search = &searches.unwrap()[0];
         assert_eq!(search.rate_bps, 1_000_000_000);
         assert_eq!(search.search.unwrap().confirm, 2);
+    }
+
+    #[test]
+    fn arrivals_are_those_of_an_open_loop() {
+        let poisson = settings(&["--open-loop", "5000fps", "--arrivals", "poisson"]).unwrap();
+        assert_eq!(poisson[0].arrivals.as_deref(), Some("poisson"));
+        assert_eq!(poisson[0].rate_bps, 5_000 * 64 * 8);
+        let constant = settings(&["--open-loop", "5000fps", "--arrivals", "constant"]).unwrap();
+        assert_eq!(constant, settings(&["--open-loop", "5000fps"]).unwrap());
+        assert_eq!(constant[0].arrivals, None);
+
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "500000\n1500000\n").unwrap();
+        let trace = format!("trace:{}", file.path().display());
+        let recorded = settings(&["--arrivals", &trace, "--frame", "64,512"]).unwrap();
+        let rates: Vec<u64> = recorded.iter().map(|one| one.rate_bps).collect();
+        assert_eq!(rates, [512_000, 4_096_000], "1000 frames a second");
+        assert!(recorded[0].arrivals.as_ref().unwrap().starts_with("trace:"));
+        let refusal = |words: &[&str]| settings(words).unwrap_err().to_string();
+        let why = refusal(&["--arrivals", &trace, "--open-loop", "1M"]);
+        assert!(why.contains("leave --open-loop out"), "{why}");
+        let why = refusal(&["--arrivals", &trace, "--throughput", "1M"]);
+        assert!(why.contains("RFC 2544"), "{why}");
+        let why = refusal(&["--arrivals", "onoff:1:9"]);
+        assert!(why.contains("--open-loop RATE"), "{why}");
     }
 
     #[test]

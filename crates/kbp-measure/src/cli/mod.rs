@@ -4,6 +4,7 @@
 //! Not here: the measuring itself, and the exit code of an error; the binary maps that
 //! from [`crate::Error::class`].
 
+mod arrivals;
 mod compare;
 mod compare_args;
 mod frames;
@@ -67,7 +68,7 @@ pub enum MeasureCommand {
     Mechanisms(MechanismsArgs),
     /// Run a command while a mechanism serves interfaces, and undo it
     Mechanism(MechanismArgs),
-    /// Frames at a constant rate, whatever comes back: delay, loss, duplicates, reordering
+    /// Frames whatever comes back, at constant gaps, random or recorded ones: delay, loss, duplicates, reordering
     Openloop(OpenLoopArgs),
     /// The highest rate without loss (RFC 2544)
     Throughput(ThroughputArgs),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `kbp measure openloop`: frames at a constant rate, by hand on any machine.
+//! `kbp measure openloop`: frames whatever comes back, by hand on any machine.
 //!
 //! Not here: the loop ([`crate::tester::openloop`]).
 
@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::arrivals::{self, ArrivalsArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::place::{run_at, Place};
@@ -120,9 +121,13 @@ impl PauseArgs {
     }
 }
 
+/// The rate where neither one nor a trace is given.
+const RATE: Rate = Rate::Bits(80_000_000);
+
 const EXAMPLES: &str = "\
-Example, with `kbp measure pingpong server` on 10.0.0.2:
+Examples, with `kbp measure pingpong server` on 10.0.0.2:
   kbp measure openloop 10.0.0.2:7700 --rate 80M --size 64 --seconds 60 --repeat 5
+  kbp measure openloop 10.0.0.2:7700 --rate 1000fps --arrivals poisson --seed 7
 
 A rate that is not held ends the run with a sentence; it is never lowered silently.
 docs/reference/tester.md says what is counted and how.";
@@ -133,9 +138,11 @@ docs/reference/tester.md says what is counted and how.";
 pub struct OpenLoopArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Rate: bits of the frames a second without preamble and gap (80M, 1G), or frames (1000fps)
-    #[arg(long, default_value = "80M")]
-    rate: Rate,
+    /// Mean rate: bits of the frames a second without preamble and gap (80M, 1G), or frames (1000fps) [default: 80M]
+    #[arg(long)]
+    rate: Option<Rate>,
+    #[command(flatten)]
+    arrivals: ArrivalsArgs,
     /// Length of a frame with Ethernet header and FCS, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: u32,
@@ -145,7 +152,7 @@ pub struct OpenLoopArgs {
     /// How often to run
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// Frames that are due together
+    /// Frames that are due together, at constant arrivals
     #[arg(long, value_name = "N", default_value_t = 1)]
     burst: u32,
     /// Frames before the measured part
@@ -154,7 +161,7 @@ pub struct OpenLoopArgs {
     /// How long frames are waited for after the last one, ms
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     drain_ms: u64,
-    /// Marks the frames of this run
+    /// Marks the frames of this run, and draws the gaps of poisson
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -163,8 +170,11 @@ pub struct OpenLoopArgs {
 
 impl OpenLoopArgs {
     fn config(&self) -> Result<OpenLoopConfig> {
-        let config = OpenLoopConfig::new(self.size, self.rate.bps(self.size));
+        let arrivals = self.arrivals.arrivals()?;
+        let rate_bps = arrivals::rate_bps(&arrivals, self.rate, "--rate", self.size)?;
+        let config = OpenLoopConfig::new(self.size, rate_bps.unwrap_or(RATE.bps(self.size)));
         Ok(OpenLoopConfig {
+            arrivals,
             burst: self.burst,
             span_ns: span_ns(self.seconds)?,
             warmup_frames: self.warmup,
@@ -258,10 +268,12 @@ fn as_table(found: &Found, account: &Account, rtts: &RoundTrips) -> String {
         us(floor.gap_ns_max)
     );
     if let Some(first) = found.reports.first() {
+        let arrivals = first.arrivals.name();
         text += &format!(
-            "frames of {} bytes at {}, round trips from the due time, µs\n",
+            "frames of {} bytes at {}{}, round trips from the due time, µs\n",
             first.frame_bytes,
-            bits(first.rate_bps as f64)
+            bits(first.rate_bps as f64),
+            arrivals.map_or(String::new(), |name| format!(", arrivals {name}"))
         );
     }
     text += &heading();

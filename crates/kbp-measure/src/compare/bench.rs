@@ -293,7 +293,7 @@ impl Options {
         let of_length = |traffic: &Traffic| match traffic {
             Traffic::OpenLoop(config) => Traffic::OpenLoop(OpenLoopConfig {
                 span_ns: row_ns,
-                ..*config
+                ..config.clone()
             }),
             other => other.clone(),
         };

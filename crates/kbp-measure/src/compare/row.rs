@@ -54,7 +54,7 @@ pub struct Label<'a> {
 pub enum Traffic {
     /// A ping, when the one before is answered.
     PingPong(ClientConfig),
-    /// Frames at a constant rate, whatever comes back.
+    /// Frames whatever comes back.
     OpenLoop(OpenLoopConfig),
     /// The search for the highest rate without loss.
     Throughput(ThroughputConfig),

@@ -35,6 +35,9 @@ pub struct Group {
     pub size_bytes: u64,
     /// Rate of an open loop, bits of the frames a second.
     pub rate_bps: Option<u64>,
+    /// Which times its frames were due at; absent where they were constant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<String>,
     /// The mechanism that the ratios of `vs_stock` are to.
     pub stock: Option<String>,
     /// The mechanism of others with the lowest 99th percentile.
@@ -102,8 +105,8 @@ pub fn groups(file: &ResultFile) -> Vec<Group> {
     places.iter().map(|place| group(&here(place))).collect()
 }
 
-/// Path, load, traffic, size and rate of a row.
-pub(super) type Place<'a> = (&'a str, &'a str, &'a str, u64, Option<u64>);
+/// Path, load, traffic, size, rate and arrivals of a row.
+pub(super) type Place<'a> = (&'a str, &'a str, &'a str, u64, Option<u64>, Option<&'a str>);
 
 /// What the rows of mechanisms that are set against each other have in common.
 pub(super) fn place(row: &Row) -> Place<'_> {
@@ -113,7 +116,14 @@ pub(super) fn place(row: &Row) -> Place<'_> {
         traffic,
         ..
     } = row;
-    (path, load, traffic, row.size_bytes, row.rate_bps)
+    (
+        path,
+        load,
+        traffic,
+        row.size_bytes,
+        row.rate_bps,
+        row.arrivals.as_deref(),
+    )
 }
 
 pub(super) fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
@@ -149,7 +159,7 @@ fn group(rows: &[&Row]) -> Group {
         vs_rival: against(mode, rival),
         ..line(mode, &of(mode))
     };
-    let (path, load, traffic, size_bytes, rate_bps) =
+    let (path, load, traffic, size_bytes, rate_bps, arrivals) =
         rows.first().map_or(Place::default(), |row| place(row));
     Group {
         path: path.into(),
@@ -157,6 +167,7 @@ fn group(rows: &[&Row]) -> Group {
         traffic: traffic.into(),
         size_bytes,
         rate_bps,
+        arrivals: arrivals.map(String::from),
         stock: stock.map(String::from),
         rival: rival.map(String::from),
         lines: modes.iter().map(line).collect(),
@@ -251,12 +262,18 @@ fn sent(group: &Group) -> String {
     match (group.traffic.as_str(), group.rate_bps) {
         ("ping-pong", _) => String::new(),
         (traffic, Some(rate)) => format!(
-            ", {traffic} of {} bytes at {}",
+            ", {traffic} of {} bytes at {}{}",
             group.size_bytes,
-            bits(rate as f64)
+            bits(rate as f64),
+            arrivals(group)
         ),
         (traffic, None) => format!(", {traffic}, {} bytes", group.size_bytes),
     }
+}
+
+fn arrivals(group: &Group) -> String {
+    let name = group.arrivals.as_ref();
+    name.map_or(String::new(), |name| format!(", arrivals {name}"))
 }
 
 fn heading() -> String {
@@ -361,6 +378,35 @@ mod tests {
             text.contains("cannot run: nic, idle, backlog-threads: the kernel"),
             "{text}"
         );
+    }
+
+    /// Frames that come at other times are not set against each other, though size and rate are the same.
+    #[test]
+    fn other_arrivals_are_another_group() {
+        let mut file = sample();
+        file.rows.retain(|row| row.load == "idle" && row.round == 1);
+        for row in &mut file.rows {
+            row.traffic = "open-loop".into();
+            row.rate_bps = Some(512_000);
+        }
+        let random = file.rows.to_vec();
+        file.rows.extend(random.into_iter().map(|row| Row {
+            arrivals: Some("poisson".into()),
+            ..row
+        }));
+        let groups = groups(&file);
+        assert_eq!(groups.len(), 2);
+        assert!(groups
+            .iter()
+            .all(|group| group.lines.iter().all(|line| line.rounds == 1)));
+        let text = text(&groups, &file);
+        assert!(text.contains("at 512 kbit/s: round trips"), "{text}");
+        assert!(
+            text.contains("at 512 kbit/s, arrivals poisson: round trips"),
+            "{text}"
+        );
+        let json = serde_json::to_value(&groups).unwrap();
+        assert!(json[0].get("arrivals").is_none() && json[1]["arrivals"] == "poisson");
     }
 
     #[test]

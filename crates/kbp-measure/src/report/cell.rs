@@ -38,6 +38,8 @@ pub struct Key<'a> {
     pub size_bytes: u64,
     /// Offered rate, bits a second.
     pub rate_bps: Option<u64>,
+    /// Which times frames were due at; `None` where they were constant.
+    pub arrivals: Option<&'a str>,
     /// Packets of one call, in one-way rows.
     pub burst: Option<u32>,
 }
@@ -52,6 +54,7 @@ impl<'a> Key<'a> {
             tool: &row.tool,
             size_bytes: row.size_bytes,
             rate_bps: row.rate_bps,
+            arrivals: row.arrivals.as_deref(),
             burst: row.one_way.map(|one_way| one_way.burst),
         }
     }
@@ -363,10 +366,12 @@ mod tests {
         let mut open = file.rows[0].clone();
         open.traffic = "open-loop".into();
         open.rate_bps = Some(80_000_000);
+        file.rows.push(open.clone());
+        open.arrivals = Some("poisson".into());
         file.rows.push(open);
         let runs = merge(vec![("a".into(), file)]);
         let groups = groups(&runs);
-        assert_eq!(groups.len(), 3, "idle, storm, open loop");
+        assert_eq!(groups.len(), 4, "idle, storm, two open loops");
         let idle = &groups[0];
         let modes: Vec<&str> = idle.cells.iter().map(|cell| cell.mode).collect();
         assert_eq!(modes, ["softirq", "threaded", "threaded-fifo", "kbp-busy"]);

@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::result::Row;
 
 /// The columns, in order.
-pub const COLUMNS: [&str; 50] = [
+pub const COLUMNS: [&str; 51] = [
     "run",
     "kernel",
     "clock",
@@ -20,6 +20,7 @@ pub const COLUMNS: [&str; 50] = [
     "traffic",
     "size_bytes",
     "rate_bps",
+    "arrivals",
     "n",
     "lost",
     "late",
@@ -97,6 +98,7 @@ fn fields(run: &Run, row: &Row) -> Vec<String> {
     fields.extend(names);
     fields.extend([row.round.to_string(), row.tool.clone(), row.traffic.clone()]);
     fields.extend([row.size_bytes.to_string(), optional(row.rate_bps)]);
+    fields.push(optional(row.arrivals.as_ref()));
     let counts = [
         row.n,
         row.lost,

@@ -62,10 +62,22 @@ pub fn traffic(key: &Key) -> String {
     if let Some(rate) = key.rate_bps {
         let _ = write!(words, ", {}", bits(rate as f64));
     }
+    if let Some(arrivals) = key.arrivals {
+        let _ = write!(words, ", {arrivals}");
+    }
     if key.tool != TOOL_KBP {
         let _ = write!(words, " ({})", key.tool);
     }
     words
+}
+
+/// The rate at which frames were offered, and how they came where that was not constant; `None` where none was set.
+pub fn offered(key: &Key) -> Option<String> {
+    let rate = bits(key.rate_bps? as f64);
+    Some(match key.arrivals {
+        Some(arrivals) => format!("{rate}, {arrivals}"),
+        None => rate,
+    })
 }
 
 /// A sentence about a topology, empty for one that is not known here.

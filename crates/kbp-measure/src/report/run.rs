@@ -31,6 +31,7 @@ type Place<'a> = (
     &'a str,
     u64,
     Option<u64>,
+    Option<&'a str>,
     u32,
 );
 
@@ -44,6 +45,7 @@ fn place(row: &Row) -> Place<'_> {
         &row.traffic,
         row.size_bytes,
         row.rate_bps,
+        row.arrivals.as_deref(),
         burst,
     )
 }

@@ -31,6 +31,11 @@ pub(crate) fn full() -> ResultFile {
         open_loop: Some(open),
         ..of("open-loop")
     });
+    file.rows.push(Row {
+        open_loop: Some(open),
+        arrivals: Some("onoff:1:9".into()),
+        ..of("open-loop")
+    });
     let bare = |traffic| Row {
         n: 0,
         histogram_ns: vec![],

@@ -127,12 +127,15 @@ pub struct Config {
 }
 
 /// Frames of one length.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FramesSetting {
     /// Length with header and FCS.
     pub frame_bytes: u32,
     /// Bits of the frames a second; the highest of a search.
     pub rate_bps: u64,
+    /// Which times the frames of an open loop are due at; absent where they are constant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<String>,
     /// How the highest rate without loss is searched; absent for an open loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchSetting>,
@@ -407,6 +410,7 @@ pub(crate) mod tests {
             frames: vec![FramesSetting {
                 frame_bytes: 64,
                 rate_bps: 80_000_000,
+                arrivals: None,
                 search: Some(SearchSetting {
                     trial_ns: 60_000_000,
                     drain_ns: 20_000_000,

@@ -32,6 +32,10 @@ pub struct Row {
     /// Offered rate where one was set, bits of the frames a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
+    /// Which times frames were due at: `poisson`, `onoff:ON_MS:OFF_MS`, `trace:FILE#CHECKSUM`; absent where they were
+    /// constant, and for what is no open loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<String>,
     /// Round trips in the figures.
     pub n: u64,
     /// Pings without a reply in time.
@@ -103,7 +107,7 @@ fn ping_pong() -> String {
     "ping-pong".into()
 }
 
-/// The account of an open loop: frames sent at a constant rate, whatever comes back. `n` of the row
+/// The account of an open loop: frames sent when they are due, whatever comes back. `n` of the row
 /// is the number of different frames that came back, `lost` that of those that did not; the round trips count from
 /// the moment at which a frame was *due*, so a late sender shows as delay and is not hidden.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! Our own load generators and their recording.
 //!
 //! * [`pingpong`]: one ping at a time
-//! * [`openloop`]: frames at a constant rate, whatever comes back
+//! * [`openloop`]: frames when they are due, whatever comes back
 //! * [`throughput`]: the highest rate without loss
 //! * [`backend`]: how the last two get on the path
 //! * [`selftest`]: what this machine can tell apart at all

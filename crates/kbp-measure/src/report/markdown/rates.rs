@@ -8,6 +8,7 @@ use std::fmt::Write;
 use super::{against, provenance, stock, Table};
 use crate::compare::rates::Rates;
 use crate::report::cell::{Cell, Group};
+use crate::report::names;
 use crate::report::run::Run;
 use crate::report::text::{bits, count, micros, ratio, time};
 
@@ -29,7 +30,8 @@ for the container its text names 1518 bytes twice, the first of them is taken as
 ";
 
 const OPEN_LOOP: &str = "\
-Frames at a constant rate whatever comes back; round trips count from the moment at which a frame was due, in µs.
+Frames whatever comes back, at constant gaps where nothing else stands beside the rate; round trips count from the moment
+at which a frame was due, in µs.
 ";
 
 /// All of it; empty without such rows.
@@ -170,10 +172,7 @@ fn open_loop(groups: &[&Group]) -> String {
                 group.key.path.into(),
                 group.key.load.into(),
                 count(group.key.size_bytes),
-                group
-                    .key
-                    .rate_bps
-                    .map_or(String::new(), |rate| bits(rate as f64)),
+                names::offered(&group.key).unwrap_or_default(),
                 cell.mode.into(),
                 count(sent),
                 count(cell.sum(|row| row.lost)),

@@ -7,6 +7,7 @@
 use super::{none, Table};
 use crate::compare::rates::Rates;
 use crate::report::cell::{is_ours, Cell, Group, STOCK};
+use crate::report::names;
 use crate::report::text::{bits, count, escape, share, time};
 use crate::result::OpenLoop;
 
@@ -39,10 +40,7 @@ pub fn open_loop(groups: &[&Group]) -> String {
         let (sent, lost) = (sum(|open| open.sent), cell.sum(|row| row.lost));
         let columns = [
             count(group.key.size_bytes),
-            group
-                .key
-                .rate_bps
-                .map_or_else(none, |rate| bits(rate as f64)),
+            names::offered(&group.key).map_or_else(none, |offered| escape(&offered)),
             count(sent),
             count(cell.n()),
             count(lost),
@@ -61,7 +59,7 @@ pub fn open_loop(groups: &[&Group]) -> String {
     )
 }
 
-const OPEN_LOOP_NOTE: &str = "Frames are sent at a constant rate whatever comes back; their round \
+const OPEN_LOOP_NOTE: &str = "Frames are sent when they are due, whatever comes back; their round \
     trips count from the moment at which a frame was due, so queueing counts and a late sender \
     shows as delay.";
 

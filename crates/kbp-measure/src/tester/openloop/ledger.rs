@@ -59,20 +59,20 @@ pub enum Seen {
 
 /// The account of one run while it is open.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct Ledger<'a> {
     tag: u32,
     payload_len: usize,
-    schedule: Schedule,
+    schedule: &'a Schedule,
     seen: Vec<u64>,
     highest: Option<u64>,
     account: Account,
 }
 
-impl Ledger {
+impl<'a> Ledger<'a> {
     /// An account for up to `frames` frames with the tag `tag`, each of `payload_len` bytes.
     ///
     /// The memory is touched here, so that no frame waits for a page.
-    pub fn new(tag: u32, frames: u64, payload_len: usize, schedule: Schedule) -> Self {
+    pub fn new(tag: u32, frames: u64, payload_len: usize, schedule: &'a Schedule) -> Self {
         let mut seen = vec![0; frames.div_ceil(64) as usize];
         // A zeroed vector has no pages yet; a write that the compiler may not skip gives it some.
         for word in seen.iter_mut().step_by(512) {
@@ -152,6 +152,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arrivals::Arrivals;
     use super::*;
     use crate::rng::SplitMix64;
 
@@ -221,9 +222,11 @@ mod tests {
     fn agrees_with_a_list_of_everything() {
         for seed in 0..300 {
             let mut rng = SplitMix64::new(seed);
-            let schedule = Schedule::new(64, rng.in_range(1_000_000, 1 << 30), 1).unwrap();
+            let steady = Schedule::new(64, rng.in_range(1_000_000, 1 << 30), 1).unwrap();
             let frames = rng.in_range(0, 150);
-            let mut ledger = Ledger::new(TAG, frames, LEN, schedule);
+            let arrivals = [Arrivals::Constant, Arrivals::Poisson][seed as usize % 2].clone();
+            let schedule = steady.arriving(&arrivals, seed, 0, frames).unwrap();
+            let mut ledger = Ledger::new(TAG, frames, LEN, &schedule);
             let sent: Vec<Probe> = (0..frames)
                 .map(|_| {
                     let probe = ledger.next_probe();
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn a_frame_that_was_not_sent_yet_is_foreign() {
         let schedule = Schedule::new(64, 1_000_000, 1).unwrap();
-        let mut ledger = Ledger::new(TAG, 10, LEN, schedule);
+        let mut ledger = Ledger::new(TAG, 10, LEN, &schedule);
         let early = payload(ledger.next_probe());
         assert_eq!(ledger.received(&early), Seen::Foreign);
         ledger.sent();

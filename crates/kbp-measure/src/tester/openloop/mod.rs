@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The open loop: frames at a constant rate whatever comes back, so that waiting counts and is not
+//! The open loop: frames at times that are known before, whatever comes back, so that waiting counts and is not
 //! hidden by a sender that waits too (no coordinated omission). Round trips count from the moment
 //! at which a frame was due.
 //!
+//! * [`arrivals`](Arrivals): constant, random, on and off, or recorded
+//! * `cycle`: random and recorded times
 //! * [`schedule`](Schedule): when each frame is due
+//! * `pace`: whether the sender keeps up with that
 //! * [`probe`](Probe): the 18 bytes that a frame carries
 //! * [`ledger`](Ledger): the exact account
 //! * [`run`](run()): the loop
@@ -11,12 +14,16 @@
 //! Not here: how frames get on the path ([`super::backend`]) and the search for the highest rate
 //! ([`super::throughput`]).
 
+mod arrivals;
+mod cycle;
 mod ledger;
+mod pace;
 mod probe;
 mod report;
 mod run;
 mod schedule;
 
+pub use arrivals::{Arrivals, Trace};
 pub use ledger::{Account, Ledger, Seen, FRAMES_MAX};
 pub use probe::{Probe, PROBE_LEN};
 pub use report::OpenLoopReport;

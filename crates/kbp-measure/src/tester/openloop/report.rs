@@ -3,6 +3,7 @@
 //!
 //! Not here: running ([`super::run`]) and printing ([`crate::cli`]).
 
+use super::arrivals::Arrivals;
 use super::ledger::Account;
 use crate::result::{OpenLoop, Row, RttNs, TOOL_KBP};
 use crate::tester::backend::Drops;
@@ -24,6 +25,8 @@ pub struct OpenLoopReport {
     pub frame_bytes: u32,
     /// The rate that was asked for and held, bits of the frames a second.
     pub rate_bps: u64,
+    /// Which times frames were due at.
+    pub arrivals: Arrivals,
     /// Longest time between a frame's due time and its handing to the kernel, nanoseconds.
     pub send_late_ns_max: u64,
     /// Length of the measured part, from the first frame to the end of the sending, nanoseconds.
@@ -46,6 +49,7 @@ impl OpenLoopReport {
             traffic: "open-loop".into(),
             size_bytes: u64::from(self.frame_bytes),
             rate_bps: Some(self.rate_bps),
+            arrivals: self.arrivals.name(),
             n: self.account.returned,
             lost: self.account.lost,
             dup: self.account.duplicated,

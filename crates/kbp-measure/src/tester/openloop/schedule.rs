@@ -6,10 +6,14 @@
 //! section 5.1.2, has 64-byte frames every 0.5 µs at 1 Gbps, and 64 · 8 bits at 1 Gbps are 0.512 µs
 //! (with preamble and gap it would be 0.672 µs).
 //!
-//! Not here: sending ([`super::run`]).
+//! Not here: sending ([`super::run`]), and due times that don't follow from a formula ([`super::cycle`]).
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use super::arrivals::Arrivals;
+use super::cycle::Cycle;
 
 /// Smallest frame of Ethernet, bytes with FCS.
 pub const FRAME_BYTES_MIN: u32 = 64;
@@ -21,6 +25,7 @@ pub const OVERHEAD_V4: u32 = 46;
 pub const OVERHEAD_V6: u32 = 66;
 
 const NS_PER_S: u64 = 1_000_000_000;
+const NS_PER_MS: u64 = 1_000_000;
 /// Highest rate that can be asked for: the arithmetic below stays exact far beyond it.
 const RATE_BPS_MAX: u64 = 1_000_000_000_000;
 /// Lowest rate that can be asked for: a small frame every half a second.
@@ -91,21 +96,81 @@ pub fn bits(bps: f64) -> String {
     )
 }
 
-/// The send times of a run: frame `k` is due `floor(k · period)` after the start, where the
-/// period is the rational number `frame bits / rate`. With a burst of `b` the frames of a group of
-/// `b` are all due with the first of it.
+/// A distance of frames, a rational number of nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schedule {
-    rate_bps: u64,
-    /// Nanosecond-bits of a frame; divided by the rate they are the period.
-    frame_ns_bits: u64,
+pub struct Period {
     whole_ns: u64,
     rest: u64,
+    of: u64,
+}
+
+impl Period {
+    /// `ns` / `of` nanoseconds, with `of` from 1 to 2⁶³.
+    pub fn new(ns: u128, of: u128) -> Self {
+        let common = greatest_common_divisor(ns, of);
+        let (ns, of) = (ns / common, of / common);
+        Self {
+            whole_ns: (ns / of) as u64,
+            rest: (ns % of) as u64,
+            of: of as u64,
+        }
+    }
+
+    /// So many of them, nanoseconds, rounded down.
+    pub fn times(self, count: u64) -> u64 {
+        let rests_ns = match count.checked_mul(self.rest) {
+            Some(rests) => rests / self.of,
+            // A rest is less than one.
+            None => (u128::from(count) * u128::from(self.rest) / u128::from(self.of)) as u64,
+        };
+        count.saturating_mul(self.whole_ns).saturating_add(rests_ns)
+    }
+
+    /// So many parts of 2⁻³² of it, nanoseconds, rounded down.
+    pub fn times_part(self, parts: u64) -> u64 {
+        let parts = u128::from(parts);
+        let exact =
+            parts * u128::from(self.whole_ns) + parts * u128::from(self.rest) / u128::from(self.of);
+        u64::try_from(exact >> 32).unwrap_or(u64::MAX)
+    }
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
+}
+
+/// The send times of a run. Frame `k` of constant arrivals is due `floor(k · period)` after the start, where the
+/// period is the rational number `frame bits / rate`. With a burst of `b` the frames of a group of
+/// `b` are all due with the first of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    rate_bps: u64,
+    frame_bits: u64,
+    /// The mean distance of frames.
+    period: Period,
     burst: u64,
+    times: Times,
+}
+
+/// What the due times follow from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Times {
+    /// The period of the schedule.
+    Constant,
+    /// A period that counts in the on times alone.
+    OnOff {
+        period: Period,
+        on_ns: u64,
+        off_ns: u64,
+    },
+    Cycle(Arc<Cycle>),
 }
 
 impl Schedule {
-    /// That of frames of `frame_bytes` at `rate_bps`, in groups of `burst`.
+    /// That of frames of `frame_bytes` at `rate_bps` and at constant gaps, in groups of `burst`.
     ///
     /// # Errors
     /// A rate, size or burst out of its range, in one sentence.
@@ -123,54 +188,115 @@ impl Schedule {
         if !(1..=1024).contains(&burst) {
             return Err(format!("a burst of {burst} frames: it has to be 1 to 1024"));
         }
-        let frame_ns_bits = u64::from(frame_bytes) * 8 * NS_PER_S;
+        let frame_bits = u64::from(frame_bytes) * 8;
         Ok(Self {
             rate_bps,
-            frame_ns_bits,
-            whole_ns: frame_ns_bits / rate_bps,
-            rest: frame_ns_bits % rate_bps,
+            frame_bits,
+            period: Period::new(u128::from(frame_bits * NS_PER_S), u128::from(rate_bps)),
             burst: u64::from(burst),
+            times: Times::Constant,
         })
+    }
+
+    /// The same rate with other arrivals. Of those that are drawn by `seed` there are as many as a run of `span_ns` takes,
+    /// and at least `frames_min`; a longer run goes on with the same.
+    ///
+    /// # Errors
+    /// Groups of frames, which only constant arrivals have, in one sentence.
+    pub fn arriving(
+        self,
+        arrivals: &Arrivals,
+        seed: u64,
+        span_ns: u64,
+        frames_min: u64,
+    ) -> Result<Self, String> {
+        if self.burst > 1 && *arrivals != Arrivals::Constant {
+            return Err(format!(
+                "a burst of {} frames with arrivals {arrivals}: only constant arrivals have bursts; leave one of them out, \
+                 or write the bursts into a trace, as gaps of 0",
+                self.burst
+            ));
+        }
+        let times = match arrivals {
+            Arrivals::Constant => Times::Constant,
+            Arrivals::Poisson => {
+                Times::Cycle(Cycle::poisson(self.period, seed, span_ns, frames_min).into())
+            }
+            Arrivals::OnOff { on_ms, off_ms } => self.on_off(*on_ms, *off_ms),
+            Arrivals::Trace(trace) => Times::Cycle(Arc::clone(&trace.cycle)),
+        };
+        Ok(Self { times, ..self })
+    }
+
+    /// All frames of `on_ms` and `off_ms` in the first of them. Nothing restarts with an on time, so that no part of a
+    /// period is lost and the mean is exact.
+    fn on_off(&self, on_ms: u32, off_ms: u32) -> Times {
+        let (on, off) = (u128::from(on_ms), u128::from(off_ms));
+        let frame_ns_bits = u128::from(self.frame_bits * NS_PER_S);
+        Times::OnOff {
+            period: Period::new(frame_ns_bits * on, u128::from(self.rate_bps) * (on + off)),
+            on_ns: u64::from(on_ms) * NS_PER_MS,
+            off_ns: u64::from(off_ms) * NS_PER_MS,
+        }
     }
 
     /// When frame `seq` is due, nanoseconds after the start.
     pub fn due_ns(&self, seq: u64) -> u64 {
-        let seq = if self.burst == 1 {
-            seq
-        } else {
-            seq - seq % self.burst
-        };
-        match seq.checked_mul(self.rest) {
-            Some(rests) => seq
-                .saturating_mul(self.whole_ns)
-                .saturating_add(rests / self.rate_bps),
-            None => {
-                let exact = u128::from(seq) * u128::from(self.frame_ns_bits);
-                u64::try_from(exact / u128::from(self.rate_bps)).unwrap_or(u64::MAX)
-            }
+        match self.burst {
+            1 => self.single_due_ns(seq),
+            burst => self.single_due_ns(seq - seq % burst),
         }
     }
 
-    /// How many frames are due within `span_ns`: those whose time is below it.
+    /// When the first frame after `seq` is due that is not of the same group, nanoseconds after the start.
+    pub fn next_due_ns(&self, seq: u64) -> u64 {
+        self.due_ns(seq + self.burst)
+    }
+
+    /// When frame `seq` is due if it is in no group.
+    fn single_due_ns(&self, seq: u64) -> u64 {
+        match &self.times {
+            Times::Constant => self.period.times(seq),
+            Times::OnOff {
+                period,
+                on_ns,
+                off_ns,
+            } => {
+                let on_time_ns = period.times(seq);
+                on_time_ns.saturating_add((on_time_ns / on_ns).saturating_mul(*off_ns))
+            }
+            Times::Cycle(cycle) => cycle.due_ns(seq),
+        }
+    }
+
+    /// How many frames are due within `span_ns`: those whose time is below it. Those of a group count as if each had a
+    /// time of its own, so that groups don't change the number.
     pub fn frames_in(&self, span_ns: u64) -> u64 {
-        let exact = u128::from(span_ns) * u128::from(self.rate_bps);
-        let frames = exact.div_ceil(u128::from(self.frame_ns_bits));
-        u64::try_from(frames).unwrap_or(u64::MAX)
+        // Times ascend: the first frame that is not due within the span is between these two.
+        let (mut low, mut high) = (0, u64::MAX);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.single_due_ns(middle) < span_ns {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
     }
 
-    /// The rate, bits of the frames a second.
-    pub fn rate_bps(&self) -> u64 {
-        self.rate_bps
-    }
-
-    /// Bits of one frame.
-    pub fn frame_bits(&self) -> u64 {
-        self.frame_ns_bits / NS_PER_S
+    /// The rate that was to be held until `span_ns` after the start, bits of the frames a second: of constant arrivals the
+    /// one that was asked for, else that of the frames that were due by then.
+    pub fn rate_until_bps(&self, span_ns: u64) -> u64 {
+        match self.times {
+            Times::Constant => self.rate_bps,
+            _ => self.bps_of(self.frames_in(span_ns), span_ns) as u64,
+        }
     }
 
     /// The rate of `frames` in `span_ns`, bits a second.
     pub fn bps_of(&self, frames: u64, span_ns: u64) -> f64 {
-        (frames * self.frame_bits()) as f64 * NS_PER_S as f64 / span_ns.max(1) as f64
+        (frames * self.frame_bits) as f64 * NS_PER_S as f64 / span_ns.max(1) as f64
     }
 }
 
@@ -214,6 +340,73 @@ mod tests {
             let grouped = Schedule::new(bytes, bps, burst as u32).unwrap();
             assert_eq!(grouped.due_ns(seq), schedule.due_ns(seq / burst * burst));
         }
+    }
+
+    /// As many frames as the rate asks for in every period, at equal distances, and none in the off times.
+    #[test]
+    fn on_and_off_are_the_mean_rate_in_every_period() {
+        for seed in 0..300 {
+            let mut rng = SplitMix64::new(seed);
+            let (on_ms, off_ms) = (rng.in_range(1, 50), rng.in_range(1, 50));
+            let period_ns = (on_ms + off_ms) * NS_PER_MS;
+            let on_ns = on_ms * NS_PER_MS;
+            let bps = rng.in_range(100_000, 200_000_000);
+            let arrivals = Arrivals::OnOff {
+                on_ms: on_ms as u32,
+                off_ms: off_ms as u32,
+            };
+            let steady = Schedule::new(64, bps, 1).unwrap();
+            let schedule = steady.clone().arriving(&arrivals, 1, 0, 0).unwrap();
+            let mut before = 0;
+            for periods in 1..=20 {
+                // Just as many as at constant gaps by then: where they fill a period, the same number in each.
+                let frames = schedule.frames_in(periods * period_ns);
+                assert_eq!(frames, steady.frames_in(periods * period_ns), "seed {seed}");
+                let due: Vec<u64> = (before..frames).map(|seq| schedule.due_ns(seq)).collect();
+                let is_on = |due_ns: &u64| due_ns % period_ns < on_ns;
+                assert!(due.iter().all(is_on), "seed {seed}: {due:?}");
+                let gap_ns = 512e9 / bps as f64 * on_ns as f64 / period_ns as f64;
+                for pair in due.windows(2) {
+                    let found_ns = pair[1] - pair[0];
+                    assert!(
+                        (found_ns as f64 - gap_ns).abs() <= 1.0,
+                        "seed {seed}: {found_ns}"
+                    );
+                }
+                before = frames;
+            }
+        }
+    }
+
+    #[test]
+    fn the_rate_of_random_arrivals_is_that_of_what_was_due() {
+        let steady = Schedule::new(64, 512_000, 1).unwrap();
+        assert_eq!(steady.rate_until_bps(1), 512_000);
+        let arrivals = Arrivals::OnOff {
+            on_ms: 1,
+            off_ms: 9,
+        };
+        let schedule = steady.arriving(&arrivals, 1, 0, 0).unwrap();
+        assert_eq!(
+            schedule.rate_until_bps(NS_PER_MS),
+            5_120_000,
+            "in the on time"
+        );
+        assert_eq!(schedule.rate_until_bps(10 * NS_PER_MS), 512_000);
+    }
+
+    #[test]
+    fn only_constant_arrivals_have_groups() {
+        let grouped = || Schedule::new(64, 1_000_000, 8).unwrap();
+        let why = grouped().arriving(&Arrivals::Poisson, 1, 0, 0).unwrap_err();
+        assert!(
+            why.contains("a burst of 8 frames with arrivals poisson"),
+            "{why}"
+        );
+        assert_eq!(
+            grouped().arriving(&Arrivals::Constant, 1, 0, 0),
+            Ok(grouped())
+        );
     }
 
     #[test]
