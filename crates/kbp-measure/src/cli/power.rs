@@ -58,7 +58,7 @@ pub struct PowerArgs {
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Print the model of the estimate, and measure nothing
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["seconds", "interval", "cpus", "packets", "model", "command"])]
     print_model: bool,
     /// Command that runs meanwhile
     #[arg(last = true, value_name = "COMMAND")]
@@ -151,7 +151,7 @@ fn print_model(json: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
     use kbp_core::Class;
 
     #[derive(Debug, Parser)]
@@ -172,6 +172,7 @@ mod tests {
         assert_eq!(parse("x --packets a,b").unwrap().packets, ["a", "b"]);
         assert!(parse("x --seconds 3 -- sleep 1").is_err());
         assert!(parse("x --print-model --seconds 3").is_err());
+        Cli::command().debug_assert();
     }
 
     #[test]

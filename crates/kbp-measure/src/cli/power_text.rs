@@ -239,3 +239,80 @@ fn packets(found: &PacketReport) -> String {
     let _ = writeln!(text, "  {:<LABEL$} {words}", "energy per received one");
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::power::report::{Total, Used};
+
+    fn one_zone(label: &str, standing: &str, used: Known<Used>) -> ZoneReport {
+        ZoneReport {
+            zone: "intel-rapl:0".into(),
+            label: label.into(),
+            is_in_total: standing.is_empty(),
+            standing: standing.into(),
+            used,
+        }
+    }
+
+    /// The line that begins with a word.
+    fn line<'a>(text: &'a str, word: &str) -> &'a str {
+        let found = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(word));
+        found.unwrap_or_else(|| panic!("no line {word}: {text}"))
+    }
+
+    #[test]
+    fn what_is_missing_has_its_reason_and_an_estimate_its_name() {
+        let used = |joules: f64| {
+            Known::Is(Used {
+                energy_joules: joules,
+                power_watts: joules / 2.0,
+                wraps: 0,
+            })
+        };
+        let mut found = EnergyReport {
+            readings: 3,
+            longest_gap_seconds: 1.0,
+            zones: vec![
+                one_zone("package-0", "", used(20.0)),
+                one_zone("core of package-0", "a part of package-0", used(12.0)),
+                one_zone(
+                    "psys",
+                    "holds packages and memory",
+                    Known::not("it is gone"),
+                ),
+            ],
+            total: Known::Is(Total {
+                energy_joules: 20.0,
+                power_watts: 10.0,
+                zones: vec!["package-0".into()],
+            }),
+            ipmi: Known::not("nobody answers"),
+            estimate: None,
+        };
+        let text = energy(&found);
+        assert!(line(&text, "package-0").ends_with("20.00 J     10.00 W"));
+        assert!(
+            line(&text, "core of package-0").ends_with("(a part of package-0; not in the total)")
+        );
+        assert!(line(&text, "psys").contains("not available on this machine because it is gone"));
+        assert!(line(&text, "total").ends_with("20.00 J     10.00 W   package-0"));
+        assert!(line(&text, "IPMI").contains("because nobody answers"));
+        assert!(!text.contains("estimate"));
+        found.total = Known::not("nothing counts");
+        found.estimate = Some(Known::Is(Estimate {
+            extra_power_watts: 5.5,
+            extra_energy_joules: 11.0,
+            busy_cpus: 1.0,
+            polling_cpu_watts: 5.5,
+            model: "mine".into(),
+            source: "my meter".into(),
+        }));
+        let text = energy(&found);
+        assert!(line(&text, "total").contains("because nothing counts"));
+        assert!(line(&text, "estimate").contains("11.00 J      5.50 W   more than"));
+        assert!(line(&text, "its figure").ends_with("my meter"));
+    }
+}

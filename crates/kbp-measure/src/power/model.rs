@@ -3,6 +3,7 @@
 //!
 //! Not here: any figure in the code; the default is a file too ([`DEFAULT`]).
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,13 @@ impl Model {
         let Some(path) = path else {
             return Self::parse(DEFAULT, "the default model");
         };
-        let text = std::fs::read_to_string(path).map_err(|e| Error::file("read", path, e))?;
+        let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::Core(kbp_core::Error::NotFound(format!(
+                "there is no power model {}; `kbp measure power --print-model` prints one",
+                path.display()
+            ))),
+            _ => Error::file("read", path, e),
+        })?;
         Self::parse(&text, &path.display().to_string())
     }
 
@@ -138,6 +145,7 @@ mod tests {
             }
         }
         let missing = Path::new("/nonexistent/model.toml");
-        assert!(Model::load(Some(missing)).is_err());
+        let error = Model::load(Some(missing)).unwrap_err();
+        assert_eq!(error.class(), kbp_core::Class::NotFound);
     }
 }
