@@ -3,7 +3,8 @@
 //!
 //! * [`host`], [`procfs`], [`netdev`], [`livepatch`]: readers of /proc and /sys under a root that can be replaced, so
 //!   that they are tested without a kernel and without privilege.
-//! * [`powercap`], [`cpuidle`], [`cpufreq`], [`msr_pmu`]: more of these: what CPUs used, how they rested, how fast they ran.
+//! * [`powercap`], [`cpuidle`], [`cpufreq`], [`msr_pmu`]: more of these: what CPUs used, how they rested, how
+//!   fast they ran.
 //! * [`irq`]: which interrupt vector belongs to a receive queue.
 //! * [`client`]: the typed client of the generic netlink family `kbp` ([`uapi`] has its numbers,
 //!   [`netlink`] and [`attr`] the transport, [`model`] the objects).

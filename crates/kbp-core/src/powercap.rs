@@ -2,9 +2,9 @@
 //! Energy counters of the machine, from /sys/class/powercap (Linux `power/powercap`, RAPL).
 //!
 //! A processor has several zones, some of which are in others: the cores are in their package, memory (`dram`) is not,
-//! and the platform (`psys`) holds both. The same counters may also be there a second time, over memory-mapped registers
-//! (`intel-rapl-mmio`). Which zones may be added up is decided here, in [`Standing`]. What an interval means and how it
-//! is printed is not here, and nothing here limits any power.
+//! and the platform (`psys`) holds both. The same counters may also be there a second time, over memory-mapped
+//! registers (`intel-rapl-mmio`). Which zones may be added up is decided here, in [`Standing`]. What an interval
+//! means and how it is printed is not here, and nothing here limits any power.
 
 use crate::host::{Host, HostError};
 
