@@ -51,13 +51,13 @@ poller() {
 	is scaling_governor kbp
 }
 
-# pings NAME PERIOD_US COUNT: $CHANGES of the frequency for them.
+# pings NAME PERIOD_US COUNT: $CHANGES of the frequency for them, and how often the poller SLEPT.
 pings() {
-	CHANGES=$(changes)
+	CHANGES=$(changes) SLEPT=$(kbp_counter sleeps)
 	net_traffic "$1" --count "$3" --period-us "$2" --jitter 0
 	net_none_lost "$1"
-	CHANGES=$(($(changes) - CHANGES))
-	echo "$1: $CHANGES changes for $3 packets, p50 $(net_value "$1" p50) ns, max $(net_value "$1" max) ns"
+	CHANGES=$(($(changes) - CHANGES)) SLEPT=$(($(kbp_counter sleeps) - SLEPT))
+	echo "$1: $CHANGES changes and $SLEPT sleeps for $3 packets, p50 $(net_value "$1" p50) ns, max $(net_value "$1" max) ns"
 }
 
 net_up
@@ -84,13 +84,13 @@ poller on sleep
 lab_wait_for 5 is_at 800000
 pings on-sleep 2000 200
 [ "$CHANGES" -ge 380 ] || lab_fail "it does not follow each sleep"
-[ "$CHANGES" -le 440 ] || lab_fail "it changes more often than the poller sleeps"
+[ "$CHANGES" -le $((2 * SLEPT + 4)) ] || lab_fail "it changes more often than the poller sleeps"
 kbp stats --json | grep -o '"\(slowdowns\|speedups\|freq_errors\)":[0-9]*'
 [ "$(kbp_counter freq_errors)" = 0 ] || lab_fail "refused changes"
-on_max=$(net_value on-sleep max)
 # What takes 20 us is not done again before ten times as long has gone by.
-pings on-fast 100 1000
-[ "$CHANGES" -le 1040 ] || lab_fail "$CHANGES changes for packets that come every 100 us"
+pings on-fast 200 1000
+[ "$CHANGES" -le $((3 * SLEPT / 2)) ] || lab_fail "$CHANGES changes for packets that come every 200 us"
+on_p50=$(net_value on-fast p50)
 kbp detach eth0 > /dev/null
 kbp attach eth0 --cpu "$NET_CPU" --mode busy > /dev/null || lab_fail "attach"
 lab_wait_for 5 is_at 2400000
@@ -103,13 +103,13 @@ is scaling_governor schedutil
 echo "auto: only where sleeps are long"
 poller auto sleep
 lab_wait_for 5 is_at 800000
-pings auto-fast 200 2000
+pings auto-fast 200 1000
 [ "$CHANGES" -le 30 ] || lab_fail "$CHANGES changes for packets that come every 200 us"
 lab_wait_for 5 is_at 800000
 pings auto-slow 20000 50
 [ "$CHANGES" -ge 80 ] || lab_fail "sleeps of 20 ms are not slow"
-auto_max=$(net_value auto-fast max)
-[ "$auto_max" -lt "$on_max" ] || lab_fail "auto's longest round trip is $auto_max ns, that of on $on_max ns"
+auto_p50=$(net_value auto-fast p50)
+[ $((auto_p50 + 5000)) -lt "$on_p50" ] || lab_fail "packets take $auto_p50 ns with auto, and $on_p50 ns with on"
 
 echo "silence is slow, and nobody is woken for it"
 lab_wait_for 5 is_at 800000
@@ -150,7 +150,8 @@ is scaling_governor schedutil
 freq_unload
 
 echo "a driver that refuses"
-freq_load broken=5
+freq_load broken=20
+echo performance > "$POLICY/scaling_governor"
 kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 poller on sleep
 pings broken 2000 50

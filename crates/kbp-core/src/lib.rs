@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The host as a model: read it, plan changes, apply them, verify them, undo them.
 //!
-//! * [`host`], [`procfs`], [`netdev`], [`livepatch`], [`powercap`]: readers of /proc and /sys under a root that
-//!   can be replaced, so that they are tested without a kernel and without privilege.
+//! * [`host`], [`procfs`], [`netdev`], [`livepatch`]: readers of /proc and /sys under a root that can be replaced, so
+//!   that they are tested without a kernel and without privilege.
+//! * [`powercap`], [`cpuidle`], [`cpufreq`], [`msr_pmu`]: more of these: what CPUs used, how they rested, how
+//!   fast they ran.
 //! * [`irq`]: which interrupt vector belongs to a receive queue.
 //! * [`client`]: the typed client of the generic netlink family `kbp` ([`uapi`] has its numbers,
 //!   [`netlink`] and [`attr`] the transport, [`model`] the objects).
@@ -28,6 +30,8 @@ pub mod card;
 pub mod check;
 pub mod client;
 pub mod companions;
+pub mod cpufreq;
+pub mod cpuidle;
 pub mod cpulist;
 mod differences;
 pub mod error;
@@ -43,6 +47,7 @@ pub mod livepatch;
 pub mod model;
 pub mod modfile;
 pub mod module;
+pub mod msr_pmu;
 pub mod napi_netlink;
 pub mod netdev;
 pub mod netlink;

@@ -36,6 +36,15 @@ pub struct Interface {
     pub irq: Option<u32>,
 }
 
+/// Packets of an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketCounts {
+    /// Received.
+    pub received: u64,
+    /// Sent.
+    pub sent: u64,
+}
+
 /// Whether the text can be the name of an interface, by the kernel's rules.
 pub fn is_ifname(name: &str) -> bool {
     let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
@@ -69,6 +78,15 @@ impl Host {
             driver: self.link_name(&format!("{base}/device/driver")),
             msi_irqs: self.msi_irqs(&base)?,
             irq: self.line_irq(&base)?,
+        })
+    }
+
+    /// How many packets the interface received and sent since it was made.
+    pub fn packet_counts(&self, name: &str) -> Result<PacketCounts, HostError> {
+        let base = format!("sys/class/net/{name}/statistics");
+        Ok(PacketCounts {
+            received: self.read_number(&format!("{base}/rx_packets"))?,
+            sent: self.read_number(&format!("{base}/tx_packets"))?,
         })
     }
 

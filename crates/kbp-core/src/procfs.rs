@@ -135,6 +135,9 @@ pub struct Stat {
     pub context_switches: u64,
 }
 
+/// /proc/schedstat: how often a CPU began to run a task, since boot, by CPU. Its idle task does not count.
+pub type TaskRuns = BTreeMap<u32, u64>;
+
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -275,6 +278,17 @@ pub fn parse_stat(text: &str) -> Stat {
     stat
 }
 
+/// Read the text of /proc/schedstat. The ninth number of a CPU's line is the count of its time slices in every version
+/// so far (15 to 17); the others count only while kernel.sched_schedstats is on.
+pub fn parse_task_runs(text: &str) -> TaskRuns {
+    let runs = text.lines().filter_map(|line| {
+        let mut words = line.strip_prefix("cpu")?.split_whitespace();
+        let cpu = words.next()?.parse().ok()?;
+        Some((cpu, words.nth(8)?.parse().ok()?))
+    });
+    runs.collect()
+}
+
 /// Read the text of /proc/net/softnet_stat: packets that a CPU dropped because its backlog was full. The columns have
 /// no heading: the second one is "dropped", the thirteenth the CPU; all are hexadecimal.
 pub fn parse_softnet_drops(text: &str) -> BTreeMap<u32, u64> {
@@ -342,6 +356,12 @@ impl Host {
     /// /proc/stat.
     pub fn stat(&self) -> Result<Stat, HostError> {
         Ok(parse_stat(&self.read("proc/stat")?))
+    }
+
+    /// /proc/schedstat; `None` where the kernel has none.
+    pub fn task_runs(&self) -> Result<Option<TaskRuns>, HostError> {
+        let text = self.read_optional("proc/schedstat")?;
+        Ok(text.as_deref().map(parse_task_runs))
     }
 
     /// The time that a thread was on a CPU, nanoseconds: the first number of its schedstat. The kernel brings it up to
@@ -522,6 +542,12 @@ mod tests {
         assert_eq!(stat.cpus[&0], first);
         assert_eq!(stat.cpus.keys().copied().collect::<Vec<_>>(), [0, 2]);
         assert_eq!(stat.context_switches, 42);
+    }
+
+    #[test]
+    fn task_runs_are_the_last_number_of_a_cpu() {
+        let text = "version 15\ntimestamp 4295\ncpu0 1 2 3 4 5 6 7 8 99\ndomain0 3 1 2 3 4 5 6 7 8 9 10\ncpu3 0 0 0 0 0 0 0 0 5\n";
+        assert_eq!(parse_task_runs(text), [(0, 99), (3, 5)].into());
     }
 
     #[test]

@@ -3,9 +3,8 @@
 //! around a command, or for a time, as nice(1) and chrt(1) do with what they set.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use kbp_core::Host;
@@ -13,19 +12,13 @@ use serde_json::json;
 
 use crate::compare::rig::{Link, Rig};
 use crate::error::{Error, Result};
+use crate::hold;
 use crate::interrupt;
 use crate::mechanism::{
     find, leftover, Active, KeepModule, Mechanism, MechanismConfig, Site, MECHANISMS,
 };
 use crate::place::{run_at, Place};
 use crate::result::{Cpus, Row};
-
-/// How often a wait looks for an interrupt.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a command may take to end by itself after an interrupt.
-const HAND_ON_AFTER: Duration = Duration::from_secs(1);
-/// Exit code of a command that was ended by a signal, added to the signal's number, as shells do.
-const EXIT_SIGNAL: i32 = 128;
 
 const EXAMPLES: &str = "\
 Example:
@@ -213,8 +206,11 @@ fn watched(args: &MechanismArgs, active: &Active<'_>) -> Result<u8> {
     let (host, watch) = (Host::system(), active.watch());
     let before = watch.read(&host)?;
     let code = match args.seconds {
-        Some(seconds) => wait_out(Duration::from_secs(seconds.into())),
-        None => run_command(&args.command)?,
+        Some(seconds) => {
+            hold::for_time(Duration::from_secs(seconds.into()));
+            0
+        }
+        None => hold::while_runs(hold::command(&args.command)?)?,
     };
     let between = watch.read(&host)?.since(&before);
     active.verify()?;
@@ -245,65 +241,4 @@ fn watched(args: &MechanismArgs, active: &Active<'_>) -> Result<u8> {
         Err(error) => eprintln!("not shown to have served: {error}"),
     }
     Ok(code)
-}
-
-fn wait_out(limit: Duration) -> u8 {
-    let start = Instant::now();
-    while start.elapsed() < limit && !interrupt::requested() {
-        std::thread::sleep(LOOK_EVERY);
-    }
-    0
-}
-
-/// An interrupt of the terminal reaches the command too, which then ends by itself. One that was for this process
-/// alone is handed on after a while, once.
-#[derive(Debug, Default)]
-struct Patience {
-    asked: Option<Instant>,
-    told: bool,
-}
-
-impl Patience {
-    fn is_over(&mut self) -> bool {
-        if self.told || !interrupt::requested() {
-            return false;
-        }
-        let asked = *self.asked.get_or_insert_with(Instant::now);
-        self.told = asked.elapsed() >= HAND_ON_AFTER;
-        self.told
-    }
-}
-
-fn run_command(command: &[String]) -> Result<u8> {
-    let [program, arguments @ ..] = command else {
-        return Err(Error::Invalid("there is no command to run".into()));
-    };
-    let failed = |source| Error::Sys {
-        what: format!("run {program}"),
-        source,
-    };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .spawn()
-        .map_err(failed)?;
-    let mut patience = Patience::default();
-    loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(exit_code(status));
-        }
-        if patience.is_over() {
-            let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-            // A command that ended meanwhile needs no signal.
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-}
-
-fn exit_code(status: std::process::ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| EXIT_SIGNAL + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }

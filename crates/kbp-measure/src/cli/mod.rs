@@ -14,6 +14,8 @@ mod mechanism;
 mod openloop;
 mod party;
 mod pingpong;
+mod power;
+mod power_text;
 mod report;
 mod selftest;
 mod sockets;
@@ -37,6 +39,7 @@ pub use mechanism::{MechanismArgs, MechanismsArgs};
 pub use openloop::{OpenLoopArgs, PauseArgs, TargetArgs};
 pub use party::{AgreeArgs, PartyCommand};
 pub use pingpong::{ClientArgs, PingpongCommand, ServerArgs};
+pub use power::PowerArgs;
 pub use report::{run_report, ReportArgs};
 pub use selftest::SelftestArgs;
 pub use sockets::SocketsCommand;
@@ -72,6 +75,8 @@ pub enum MeasureCommand {
     Openloop(OpenLoopArgs),
     /// The highest rate without loss (RFC 2544)
     Throughput(ThroughputArgs),
+    /// What this machine uses for a time or while a command runs: energy, idle states, interrupts
+    Power(PowerArgs),
     /// What the tester can tell apart on this machine
     Selftest(SelftestArgs),
     /// Add what the lab knows about its machine (machine.json) to a result
@@ -120,6 +125,7 @@ pub fn run_measure(command: &MeasureCommand, json: bool) -> Result<u8> {
         MeasureCommand::Mechanism(args) => mechanism::hold(args),
         MeasureCommand::Openloop(args) => openloop::run(args, json),
         MeasureCommand::Throughput(args) => throughput::run(args, json),
+        MeasureCommand::Power(args) => power::run(args, json),
         MeasureCommand::Selftest(args) => selftest::run(args, json),
         MeasureCommand::Complete(args) => run_complete(args),
         MeasureCommand::CheckDemo(args) => run_check_demo(args, json),

@@ -4,23 +4,17 @@
 //!
 //! The controller says what power it measured last, so its energy is the mean of two such readings times the time
 //! between them: rough for rows shorter than a few seconds.
-//! Not here: an estimate from anything else.
-
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+//! Not here: an estimate from anything else, and the other zones of powercap ([`crate::power`]).
 
 use kbp_core::powercap::Zone;
 use kbp_core::Host;
 
 use crate::error::Result;
+use crate::power::ipmi;
 use crate::result::Energy;
 
 /// What is said where nothing counts energy.
 pub const NO_COUNTER: &str = "no energy counter on this machine";
-
-/// How long `ipmitool` may take; one that takes longer disturbs more than it tells.
-const IPMI_LIMIT: Duration = Duration::from_secs(2);
-const IPMI_DEVICES: [&str; 3] = ["dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"];
 
 /// Where energy is read.
 #[derive(Debug, Clone)]
@@ -50,15 +44,15 @@ impl Meter {
     /// # Errors
     /// When there is a counter that can't be read.
     pub(super) fn find(host: &Host) -> Result<Self> {
-        let zones = host.energy_zones().map_err(kbp_core::Error::from)?;
+        let mut zones = host.energy_zones().map_err(kbp_core::Error::from)?;
+        zones.retain(Zone::is_package);
         if !zones.is_empty() {
             return Ok(Self::Powercap(zones));
         }
-        let has_controller = IPMI_DEVICES.iter().any(|device| host.exists(device));
-        if host.is_system() && has_controller && ipmi_watts().is_some() {
-            return Ok(Self::Ipmi);
+        match ipmi::find(host) {
+            Ok(_) => Ok(Self::Ipmi),
+            Err(_) => Ok(Self::None),
         }
-        Ok(Self::None)
     }
 
     /// Reads it.
@@ -75,7 +69,7 @@ impl Meter {
                     .collect::<std::result::Result<_, _>>()?;
                 Ok(Level::Counters(counters))
             }
-            Self::Ipmi => Ok(ipmi_watts().map_or(Level::None, Level::Watts)),
+            Self::Ipmi => Ok(ipmi::watts().map_or(Level::None, Level::Watts)),
             Self::None => Ok(Level::None),
         }
     }
@@ -110,49 +104,6 @@ impl Meter {
     }
 }
 
-/// The power that the management controller measured last; `None` without an answer in time.
-fn ipmi_watts() -> Option<f64> {
-    let mut child = Command::new("ipmitool")
-        .args(["dcmi", "power", "reading"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let begin = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(_)) => break,
-            Ok(None) if begin.elapsed() < IPMI_LIMIT => {
-                std::thread::sleep(Duration::from_millis(5))
-            }
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-        }
-    }
-    let output = child.wait_with_output().ok()?;
-    parse_ipmi_watts(&String::from_utf8_lossy(&output.stdout))
-}
-
-/// The first line of `ipmitool dcmi power reading` that has a present power: "Instantaneous power reading: 212 Watts".
-fn parse_ipmi_watts(text: &str) -> Option<f64> {
-    let line = text
-        .lines()
-        .find(|line| line.trim().starts_with("Instantaneous power reading"))?;
-    let watts: f64 = line
-        .split(':')
-        .nth(1)?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()?;
-    // Controllers without a sensor say 0.
-    (watts > 0.0).then_some(watts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,13 +134,6 @@ mod tests {
 
     #[test]
     fn power_times_time_and_no_counter_at_all() {
-        let reading = "\n    Instantaneous power reading:                   212 Watts\n    Minimum during sampling period: 4 Watts\n";
-        assert_eq!(parse_ipmi_watts(reading), Some(212.0));
-        assert_eq!(
-            parse_ipmi_watts("Instantaneous power reading: 0 Watts"),
-            None
-        );
-        assert_eq!(parse_ipmi_watts("DCMI request failed"), None);
         let used = Meter::Ipmi.used(&Level::Watts(100.0), &Level::Watts(200.0), 2_000_000_000);
         assert_eq!(used.joules, Some(300.0));
         assert_eq!(
