@@ -21,27 +21,44 @@
 
 #include "kbp.h"
 
+/* What became of a change of the frequency. */
+enum kbp_change {
+	KBP_CHANGE_NONE,		/* it is as it should be */
+	KBP_CHANGE_SLOWED,
+	KBP_CHANGE_RAISED,
+	KBP_CHANGE_REFUSED,
+};
+
 /* What cpufreq calls a policy: CPUs that have one frequency. */
 struct kbp_domain {
 	struct mutex lock;
 	raw_spinlock_t fast_lock;
 	struct cpufreq_policy *policy;	/* NULL: we don't govern it */
 	bool fast;			/* its driver can change it in a hardIRQ */
+	unsigned int khz;		/* asked for last; 0: what it is, is not known */
 	u64 said_ns;			/* what a change takes, by the driver */
 	u64 seen_ns;			/* the same as it was seen; 0: not yet */
 	bool refused;			/* the driver did not do as it was told */
 };
 
+/* What a CPU has to say about the frequency. */
+enum kbp_freq_part {
+	KBP_PART_NONE,			/* it has no poller */
+	KBP_PART_STEADY,		/* a poller that wants the highest */
+	KBP_PART_FOLLOWS,
+};
+
 /*
- * @slow and @on are each written and then followed by a look at the other and at
- * @domain, in kbp_freq_say() and kbp_freq_follow(): of two that change something
- * at a time, one sees both.
+ * What a CPU says is written first, and then @domain is looked at: kbp_freq_follow().
+ * Who begins to govern writes @domain first, and looks at the rest then:
+ * kbp_governor_start(). So of two at a time, one sees both.
  */
 struct kbp_freq_cpu {
 	struct kbp_domain own;		/* of the policy that is named after this CPU */
 	struct kbp_domain *domain;	/* the one that governs this CPU, or NULL */
-	bool on;			/* it has a poller that wants this */
-	bool slow;			/* that poller sleeps, and may be woken slowly */
+	enum kbp_freq_part part;
+	bool slow;			/* its poller sleeps, and may be woken slowly */
+	bool relieved;			/* softirq does its poller's work */
 };
 
 static DEFINE_PER_CPU(struct kbp_freq_cpu, kbp_freq_cpus);
@@ -56,6 +73,7 @@ static struct kbp_freq_cpu *kbp_freq_of(const struct kbp_poller *p)
 static bool kbp_domain_may_be_slow(const struct kbp_domain *d)
 {
 	const struct kbp_freq_cpu *c;
+	enum kbp_freq_part part;
 	bool slow = false;
 	unsigned int cpu;
 
@@ -63,9 +81,11 @@ static bool kbp_domain_may_be_slow(const struct kbp_domain *d)
 		return false;
 	for_each_cpu(cpu, d->policy->cpus) {
 		c = per_cpu_ptr(&kbp_freq_cpus, cpu);
-		if (!READ_ONCE(c->on))
+		part = READ_ONCE(c->part);
+		if (part == KBP_PART_NONE)
 			continue;
-		if (!READ_ONCE(c->slow))
+		if (part == KBP_PART_STEADY || !READ_ONCE(c->slow) ||
+		    READ_ONCE(c->relieved))
 			return false;
 		slow = true;
 	}
@@ -81,66 +101,94 @@ static void kbp_domain_learn(struct kbp_domain *d, u64 begin_ns)
 	WRITE_ONCE(d->seen_ns, d->seen_ns - d->seen_ns / 8 + ns / 8);
 }
 
-/* On a CPU of @d, interrupts off. */
-static void kbp_domain_switch_fast(void *data)
+/*
+ * Under d->fast_lock where the driver is fast, else under d->lock. What was asked
+ * for counts, not policy->cur: some drivers change the frequency without it.
+ */
+static enum kbp_change kbp_domain_change(struct kbp_domain *d)
 {
-	struct kbp_domain *d = data;
-	struct cpufreq_policy *policy;
-	unsigned int khz;
+	struct cpufreq_policy *policy = d->policy;
+	bool slow = kbp_domain_may_be_slow(d), done;
+	unsigned int khz = slow ? policy->min : policy->max;
 	u64 begin_ns;
 
-	raw_spin_lock(&d->fast_lock);
-	policy = d->policy;
-	if (!policy)
-		goto out;
-	khz = kbp_domain_may_be_slow(d) ? policy->min : policy->max;
-	if (khz == policy->cur)
-		goto out;
+	if (khz == d->khz)
+		return KBP_CHANGE_NONE;
 	begin_ns = ktime_get_ns();
-	if (!cpufreq_driver_fast_switch(policy, khz))
-		WRITE_ONCE(d->refused, true);
+	if (d->fast)
+		done = cpufreq_driver_fast_switch(policy, khz);
+	else
+		done = !__cpufreq_driver_target(policy, khz,
+						slow ? CPUFREQ_RELATION_L :
+						       CPUFREQ_RELATION_H);
 	kbp_domain_learn(d, begin_ns);
-out:
+	WRITE_ONCE(d->khz, done ? khz : 0);
+	if (!done) {
+		WRITE_ONCE(d->refused, true);
+		return KBP_CHANGE_REFUSED;
+	}
+	return slow ? KBP_CHANGE_SLOWED : KBP_CHANGE_RAISED;
+}
+
+/* On a CPU of @d, interrupts off. */
+static enum kbp_change kbp_domain_change_fast(struct kbp_domain *d)
+{
+	enum kbp_change change = KBP_CHANGE_NONE;
+
+	raw_spin_lock(&d->fast_lock);
+	if (d->policy)
+		change = kbp_domain_change(d);
 	raw_spin_unlock(&d->fast_lock);
+	return change;
+}
+
+struct kbp_change_request {
+	struct kbp_domain *domain;
+	enum kbp_change change;
+};
+
+static void kbp_domain_called(void *data)
+{
+	struct kbp_change_request *request = data;
+
+	request->change = kbp_domain_change_fast(request->domain);
 }
 
 /* Under d->lock. */
-static void kbp_domain_switch(struct kbp_domain *d)
+static enum kbp_change kbp_domain_change_any(struct kbp_domain *d)
 {
-	struct cpufreq_policy *policy = d->policy;
-	bool slow = kbp_domain_may_be_slow(d);
-	unsigned int khz = slow ? policy->min : policy->max;
-	u64 begin_ns = ktime_get_ns();
+	struct kbp_change_request request = { .domain = d };
 
-	if (khz == policy->cur)
-		return;
-	if (__cpufreq_driver_target(policy, khz, slow ? CPUFREQ_RELATION_L :
-							CPUFREQ_RELATION_H))
-		WRITE_ONCE(d->refused, true);
-	kbp_domain_learn(d, begin_ns);
+	if (!d->policy)
+		return KBP_CHANGE_NONE;
+	if (!d->fast)
+		return kbp_domain_change(d);
+	smp_call_function_any(d->policy->cpus, kbp_domain_called, &request, true);
+	return request.change;
 }
 
 /* Have the frequency of @d be what is wanted now. May sleep. */
-static void kbp_domain_follow(struct kbp_domain *d)
+static enum kbp_change kbp_domain_follow(struct kbp_domain *d)
 {
+	enum kbp_change change;
+
 	mutex_lock(&d->lock);
-	if (d->policy && d->fast)
-		smp_call_function_any(d->policy->cpus, kbp_domain_switch_fast,
-				      d, true);
-	else if (d->policy)
-		kbp_domain_switch(d);
+	change = kbp_domain_change_any(d);
+	/* From now on it is to be the highest. */
+	if (change == KBP_CHANGE_REFUSED)
+		kbp_domain_change_any(d);
 	mutex_unlock(&d->lock);
+	return change;
 }
 
-static void kbp_freq_follow(struct kbp_freq_cpu *c)
+static enum kbp_change kbp_freq_follow(struct kbp_freq_cpu *c)
 {
 	struct kbp_domain *d;
 
-	/* Of kbp_freq_cpu: after what was written, before what others write. */
+	/* See kbp_freq_cpu. */
 	smp_mb();
 	d = READ_ONCE(c->domain);
-	if (d)
-		kbp_domain_follow(d);
+	return d ? kbp_domain_follow(d) : KBP_CHANGE_NONE;
 }
 
 /* Does the frequency of @c follow its poller? */
@@ -148,29 +196,42 @@ static struct kbp_domain *kbp_freq_domain(const struct kbp_freq_cpu *c)
 {
 	struct kbp_domain *d = READ_ONCE(c->domain);
 
-	return READ_ONCE(c->on) && d && !READ_ONCE(d->refused) ? d : NULL;
+	return READ_ONCE(c->part) == KBP_PART_FOLLOWS && d &&
+	       !READ_ONCE(d->refused) ? d : NULL;
+}
+
+static void kbp_freq_count(struct kbp_poller *p, enum kbp_change change)
+{
+	switch (change) {
+	case KBP_CHANGE_NONE:
+		break;
+	case KBP_CHANGE_SLOWED:
+		kbp_count(&p->stats, slowdowns, 1);
+		break;
+	case KBP_CHANGE_RAISED:
+		kbp_count(&p->stats, speedups, 1);
+		break;
+	case KBP_CHANGE_REFUSED:
+		kbp_count(&p->stats, freq_errors, 1);
+		break;
+	}
+}
+
+/* Did the driver refuse, and we don't know what the frequency is? */
+static bool kbp_freq_is_unknown(const struct kbp_freq_cpu *c)
+{
+	const struct kbp_domain *d = READ_ONCE(c->domain);
+
+	return d && READ_ONCE(d->refused) && !READ_ONCE(d->khz);
 }
 
 /* The poller thread says what it is about to do, or has done. */
 static void kbp_freq_say(struct kbp_poller *p, struct kbp_freq_cpu *c, bool slow)
 {
-	struct kbp_domain *d;
-	bool was_refused;
-
-	if (READ_ONCE(c->slow) == slow)
+	if (READ_ONCE(c->slow) == slow && !kbp_freq_is_unknown(c))
 		return;
 	WRITE_ONCE(c->slow, slow);
-	d = kbp_freq_domain(c);
-	was_refused = !d;
-	kbp_freq_follow(c);
-	if (was_refused)
-		return;
-	if (READ_ONCE(d->refused))
-		kbp_count(&p->stats, freq_errors, 1);
-	else if (slow)
-		kbp_count(&p->stats, slowdowns, 1);
-	else
-		kbp_count(&p->stats, speedups, 1);
+	kbp_freq_count(p, kbp_freq_follow(c));
 }
 
 static struct kbp_pace_view kbp_freq_view(const struct kbp_poller *p,
@@ -235,13 +296,14 @@ void kbp_freq_kick(struct kbp_poller *p)
 {
 	struct kbp_freq_cpu *c = kbp_freq_of(p);
 	struct kbp_domain *d = kbp_freq_domain(c);
+	enum kbp_change change;
 
 	if (!d || !READ_ONCE(d->fast) || !READ_ONCE(c->slow) ||
 	    p->config.cpu != smp_processor_id())
 		return;
 	WRITE_ONCE(c->slow, false);
-	kbp_domain_switch_fast(d);
-	kbp_count(&p->stats, speedups, 1);
+	change = kbp_domain_change_fast(d);
+	kbp_freq_count(p, change);
 }
 
 /**
@@ -256,7 +318,26 @@ void kbp_freq_start(struct kbp_poller *p)
 
 	memset(&p->pace, 0, sizeof(p->pace));
 	WRITE_ONCE(c->slow, false);
-	WRITE_ONCE(c->on, p->config.freq != KBP_FREQ_OFF);
+	WRITE_ONCE(c->relieved, false);
+	WRITE_ONCE(c->part, p->config.freq == KBP_FREQ_OFF ? KBP_PART_STEADY :
+							     KBP_PART_FOLLOWS);
+	kbp_freq_follow(c);
+}
+
+/**
+ * kbp_freq_relieve() - softirq does the work of a poller, or does not any more
+ * @p: the poller
+ * @relieved: it does: at the highest frequency, however the poller fell asleep
+ *
+ * Context: thread.
+ */
+void kbp_freq_relieve(struct kbp_poller *p, bool relieved)
+{
+	struct kbp_freq_cpu *c = kbp_freq_of(p);
+
+	if (READ_ONCE(c->relieved) == relieved)
+		return;
+	WRITE_ONCE(c->relieved, relieved);
 	kbp_freq_follow(c);
 }
 
@@ -270,7 +351,7 @@ void kbp_freq_stop(struct kbp_poller *p)
 {
 	struct kbp_freq_cpu *c = kbp_freq_of(p);
 
-	WRITE_ONCE(c->on, false);
+	WRITE_ONCE(c->part, KBP_PART_NONE);
 	kbp_freq_follow(c);
 }
 
@@ -312,6 +393,7 @@ static void kbp_domain_set(struct kbp_domain *d, struct cpufreq_policy *policy)
 	WRITE_ONCE(d->said_ns, said_ns < U32_MAX ? said_ns : 0);
 	WRITE_ONCE(d->seen_ns, 0);
 	WRITE_ONCE(d->refused, false);
+	WRITE_ONCE(d->khz, 0);
 	raw_spin_unlock_irq(&d->fast_lock);
 	mutex_unlock(&d->lock);
 }
@@ -340,12 +422,20 @@ static void kbp_governor_stop(struct cpufreq_policy *policy)
 
 static void kbp_governor_limits(struct cpufreq_policy *policy)
 {
-	kbp_domain_follow(policy->governor_data);
+	struct kbp_domain *d = policy->governor_data;
+
+	/* Whatever was asked for before, the driver is to hear of them. */
+	mutex_lock(&d->lock);
+	raw_spin_lock_irq(&d->fast_lock);
+	WRITE_ONCE(d->khz, 0);
+	raw_spin_unlock_irq(&d->fast_lock);
+	mutex_unlock(&d->lock);
+	kbp_domain_follow(d);
 }
 
 static struct cpufreq_governor kbp_governor = {
 	.name = "kbp",
-	.flags = CPUFREQ_GOV_DYNAMIC_SWITCHING,
+	.flags = CPUFREQ_GOV_STRICT_TARGET,
 	.init = kbp_governor_init,
 	.exit = kbp_governor_exit,
 	.start = kbp_governor_start,
@@ -354,19 +444,32 @@ static struct cpufreq_governor kbp_governor = {
 	.owner = THIS_MODULE,
 };
 
-/* A kernel without frequencies, or another governor of this name, is no reason to fail. */
+/**
+ * kbp_freq_init() - make ready what pollers and the governor use
+ */
 void kbp_freq_init(void)
 {
 	struct kbp_domain *d;
 	unsigned int cpu;
-	int err;
 
 	for_each_possible_cpu(cpu) {
 		d = &per_cpu_ptr(&kbp_freq_cpus, cpu)->own;
 		mutex_init(&d->lock);
 		raw_spin_lock_init(&d->fast_lock);
 	}
-	err = cpufreq_register_governor(&kbp_governor);
+}
+
+/**
+ * kbp_freq_register() - let the governor be chosen
+ *
+ * Once the module is sure to stay: who takes it in a module that fails to load
+ * would be left with its memory. A kernel without frequencies, or with another
+ * governor of this name, is no reason to fail.
+ */
+void kbp_freq_register(void)
+{
+	int err = cpufreq_register_governor(&kbp_governor);
+
 	kbp_is_governor = !err;
 	if (err && err != -ENODEV)
 		pr_warn("kbp: there is no governor 'kbp' of frequencies: error %d\n",

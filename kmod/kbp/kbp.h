@@ -309,9 +309,11 @@ u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on);
 void kbp_freq_wake(struct kbp_poller *p);
 void kbp_freq_kick(struct kbp_poller *p);
 void kbp_freq_start(struct kbp_poller *p);
+void kbp_freq_relieve(struct kbp_poller *p, bool relieved);
 void kbp_freq_stop(struct kbp_poller *p);
 enum kbp_freq kbp_freq_active(const struct kbp_poller *p);
 void kbp_freq_init(void);
+void kbp_freq_register(void);
 void kbp_freq_exit(void);
 #else
 static inline u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
@@ -322,6 +324,7 @@ static inline u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
 static inline void kbp_freq_wake(struct kbp_poller *p) { }
 static inline void kbp_freq_kick(struct kbp_poller *p) { }
 static inline void kbp_freq_start(struct kbp_poller *p) { }
+static inline void kbp_freq_relieve(struct kbp_poller *p, bool relieved) { }
 static inline void kbp_freq_stop(struct kbp_poller *p) { }
 static inline enum kbp_freq kbp_freq_active(const struct kbp_poller *p)
 {
@@ -329,6 +332,7 @@ static inline enum kbp_freq kbp_freq_active(const struct kbp_poller *p)
 }
 
 static inline void kbp_freq_init(void) { }
+static inline void kbp_freq_register(void) { }
 static inline void kbp_freq_exit(void) { }
 #endif
 

@@ -49,25 +49,26 @@ static int __init kbp_init(void)
 	kbp_wq = alloc_workqueue("kbp", WQ_UNBOUND, 0);
 	if (!kbp_wq)
 		return -ENOMEM;
+	kbp_freq_init();
 	err = kbp_napi_init();
 	if (err)
 		goto err_wq;
 	err = kbp_hotplug_init();
 	if (err)
 		goto err_napi;
-	kbp_freq_init();
 	err = kbp_netlink_init();
 	if (err)
-		goto err_freq;
+		goto err_hotplug;
 	err = kbp_enable_patch();
 	if (err)
 		goto err_netlink;
+	if (kbp_enable)
+		kbp_freq_register();
 	return 0;
 
 err_netlink:
 	kbp_netlink_exit();
-err_freq:
-	kbp_freq_exit();
+err_hotplug:
 	kbp_hotplug_exit();
 err_napi:
 	kbp_napi_exit();
@@ -80,10 +81,10 @@ static void __exit kbp_exit(void)
 {
 	/* A live patch that replaced ours has called no callback of ours. */
 	kbp_close();
+	kbp_freq_exit();
 	if (kbp_enable)
 		kbp_conflict_exit();
 	kbp_netlink_exit();
-	kbp_freq_exit();
 	kbp_hotplug_exit();
 	kbp_napi_exit();
 	destroy_workqueue(kbp_wq);

@@ -401,8 +401,11 @@ static void kbp_event_work(struct work_struct *work)
 	enum kbp_event event;
 
 	for (event = 0; event <= KBP_EVENT_MAX; event++)
-		if (test_and_clear_bit(event, &p->events))
+		if (test_and_clear_bit(event, &p->events)) {
+			/* Handed back or resumed, it sends an event of it. */
+			kbp_freq_relieve(p, kbp_is_relieved(p));
 			kbp_notify_poller(p, event);
+		}
 }
 
 /**

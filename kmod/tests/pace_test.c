@@ -42,6 +42,8 @@ static void sleep_for(struct life *l, u64 gap_ns)
 		l->asks++;
 	}
 	if (at_ns) {
+		if (gap_ns > l->fast_ns_max)
+			l->fast_ns_max = gap_ns;
 		l->view.now_ns = end_ns;
 	} else {
 		if (l->view.now_ns - begin_ns > l->fast_ns_max)

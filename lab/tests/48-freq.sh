@@ -5,7 +5,8 @@
 #
 # The frequency of a poller's CPU follows the poller, as the driver counts it: with `on` it is low in each sleep, with
 # `auto` only where sleeps are long, and packets that come fast change nothing. What was there before comes back, also
-# when the module goes, or the CPU, or when the poller's process has died. What can't be is refused with the reason.
+# when the module goes, or after the CPU was away. What can't be is refused with the reason, and a driver that refuses to
+# lower the frequency leaves it the highest.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -149,16 +150,22 @@ kbp unload || lab_fail "unload"
 is scaling_governor schedutil
 freq_unload
 
-echo "a driver that refuses"
-freq_load broken=20
-echo performance > "$POLICY/scaling_governor"
-kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
-poller on sleep
-pings broken 2000 50
-kbp stats --json | grep -o '"\(slowdowns\|speedups\|freq_errors\)":[0-9]*'
-follows off || lab_fail "it says that it follows"
-[ "$(kbp_counter freq_errors)" -ge 1 ] || lab_fail "refusals are not counted"
-kbp unload || lab_fail "unload"
-freq_unload
+for fast in 0 1; do
+	echo "a driver that refuses, fast=$fast"
+	freq_load broken=20 "fast=$fast"
+	echo performance > "$POLICY/scaling_governor"
+	kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+	poller on sleep
+	! kbp poller add --cpu "$NET_CPU" --freq auto 2> "$OUT/twice" || lab_fail "two pollers"
+	grep "this CPU has a poller" "$OUT/twice" || lab_fail "$(cat "$OUT/twice")"
+	is scaling_governor kbp
+	pings "broken$fast" 2000 50
+	kbp stats --json | grep -o '"\(slowdowns\|speedups\|freq_errors\)":[0-9]*'
+	follows off || lab_fail "it says that it follows"
+	[ "$(kbp_counter freq_errors)" -ge 1 ] || lab_fail "refusals are not counted"
+	kbp unload || lab_fail "unload"
+	is scaling_governor performance
+	freq_unload
+done
 lab_dmesg_clean
 lab_pass

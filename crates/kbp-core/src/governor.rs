@@ -30,6 +30,10 @@ pub struct GovernorRecord {
     pub is_shared: bool,
     /// The CPUs whose pollers want another.
     pub users: BTreeSet<u32>,
+    /// Whether its CPU was offline when it was to be put back. What the kernel chooses when that comes is nobody's
+    /// choice.
+    #[serde(default)]
+    pub is_late: bool,
 }
 
 /// That a CPU is to be governed by the module.
@@ -107,7 +111,7 @@ fn file(cpu: u32, name: &str) -> String {
 ///
 /// # Errors
 /// Why it can't, with the way out.
-pub fn plan(host: &Host, cpu: u32, shared: bool) -> Result<GovernorPlan, Error> {
+pub fn plan(host: &Host, state: &State, cpu: u32, shared: bool) -> Result<GovernorPlan, Error> {
     let read = |name: &str| host.read_optional(&file(cpu, name));
     let Some(from) = read("scaling_governor")? else {
         return Err(Error::Unsupported(format!(
@@ -147,6 +151,13 @@ pub fn plan(host: &Host, cpu: u32, shared: bool) -> Result<GovernorPlan, Error> 
             )));
         }
     }
+    if from == OURS && !state.governors.contains_key(&first) {
+        return Err(Error::Conflict(format!(
+            "CPU {cpu} has the governor '{OURS}' already, and what it had before is not known here; write the one that is to \
+             come back to /{} first",
+            file(cpu, "scaling_governor")
+        )));
+    }
     let speed_khz = match from == BY_HAND {
         true => read("scaling_setspeed")?,
         false => None,
@@ -176,17 +187,18 @@ fn no_governor(host: &Host, driver: &str) -> Error {
     })
 }
 
-/// Carries a plan out and remembers what was there.
+/// Carries a plan out and remembers what was there. `false`: this CPU wanted it already.
 ///
 /// # Errors
 /// When the kernel refuses; then nothing has changed.
-pub fn choose(host: &Host, memory: &mut StateFile, plan: &GovernorPlan) -> Result<(), Error> {
+pub fn choose(host: &Host, memory: &mut StateFile, plan: &GovernorPlan) -> Result<bool, Error> {
     let before = memory.state.governors.clone();
     let record = GovernorRecord {
         original: plan.from.clone(),
         speed_khz: plan.speed_khz.clone(),
         is_shared: plan.is_shared,
         users: BTreeSet::new(),
+        is_late: false,
     };
     let known = memory.state.governors.get(&plan.first);
     // Where somebody has chosen another one since, that is what is to come back.
@@ -198,18 +210,33 @@ pub fn choose(host: &Host, memory: &mut StateFile, plan: &GovernorPlan) -> Resul
         },
         None => record,
     };
-    record.users.insert(plan.cpu);
+    record.is_late = false;
+    let is_new = record.users.insert(plan.cpu);
     memory.state.governors.insert(plan.first, record);
     memory.save()?;
-    if plan.from == OURS {
+    if plan.from != OURS {
+        if let Err(error) = write_ours(host, plan) {
+            memory.state.governors = before;
+            memory.save()?;
+            return Err(error);
+        }
+    }
+    Ok(is_new)
+}
+
+/// Some drivers take another governor than they were told, without a word.
+fn write_ours(host: &Host, plan: &GovernorPlan) -> Result<(), Error> {
+    let governor = file(plan.cpu, "scaling_governor");
+    host.write(&governor, OURS)?;
+    let found = host.read_trimmed(&governor)?;
+    if found == OURS {
         return Ok(());
     }
-    if let Err(error) = host.write(&file(plan.cpu, "scaling_governor"), OURS) {
-        memory.state.governors = before;
-        memory.save()?;
-        return Err(error.into());
-    }
-    Ok(())
+    host.write(&governor, &plan.from)?;
+    Err(Error::Conflict(format!(
+        "the cpufreq driver of CPU {} takes the governor {found} instead of '{OURS}'",
+        plan.cpu
+    )))
 }
 
 /// The pollers of CPUs for which `ends` says so want no governor any more: puts back those that nobody wants.
@@ -236,10 +263,12 @@ pub fn release(
                     outcome,
                 });
             }
-            Err(error) => failed.push(Error::UndoIncomplete(format!(
-                "the governor {} of CPU {first}: {error}",
-                record.original
-            ))),
+            Err(error) => {
+                let is_late = error.errno() == Some(libc::EBUSY);
+                let record = GovernorRecord { is_late, ..record };
+                failed.push(unreturned(first, &record, &error));
+                memory.state.governors.insert(first, record);
+            }
         }
     }
     if !done.is_empty() || !failed.is_empty() || !memory.state.governors.is_empty() {
@@ -251,12 +280,23 @@ pub fn release(
     }
 }
 
+fn unreturned(cpu: u32, record: &GovernorRecord, error: &HostError) -> Error {
+    let original = &record.original;
+    Error::UndoIncomplete(match record.is_late {
+        true => format!(
+            "the governor {original} of CPU {cpu}, which is offline: it goes back with the next `kbp attach`, `kbp detach` \
+             or `kbp unload` while that is online"
+        ),
+        false => format!("the governor {original} of CPU {cpu}: {error}"),
+    })
+}
+
 fn put_back(host: &Host, cpu: u32, record: &GovernorRecord) -> Result<Outcome, HostError> {
     let governor = file(cpu, "scaling_governor");
     let Some(found) = host.read_optional(&governor)? else {
         return Ok(Outcome::Gone);
     };
-    if found != OURS {
+    if found != OURS && !record.is_late {
         return Ok(Outcome::LeftAlone { found });
     }
     host.write(&governor, &record.original)?;

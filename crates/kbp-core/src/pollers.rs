@@ -42,12 +42,23 @@ impl Session<'_> {
     /// Plans a poller.
     ///
     /// # Errors
-    /// When its CPU is offline, or its frequency can't follow it.
-    pub fn plan_poller(&self, spec: &PollerSpec) -> Result<PollerPlan, Error> {
-        self.host.require_online(spec.cpu)?;
+    /// When its CPU is offline or has one, or its frequency can't follow it.
+    pub fn plan_poller(&mut self, spec: &PollerSpec) -> Result<PollerPlan, Error> {
+        let cpu = spec.cpu;
+        self.host.require_online(cpu)?;
+        if self
+            .control
+            .pollers()?
+            .iter()
+            .any(|poller| poller.cpu == cpu)
+        {
+            return Err(Error::Conflict(format!(
+                "this CPU has a poller; delete it first with `kbp poller del --cpu {cpu}`"
+            )));
+        }
         let follows = spec.freq.is_some_and(|freq| freq != Freq::Off);
-        let governor =
-            follows.then(|| governor::plan(self.host, spec.cpu, spec.freq_shared.unwrap_or(false)));
+        let shared = spec.freq_shared.unwrap_or(false);
+        let governor = follows.then(|| governor::plan(self.host, &self.file.state, cpu, shared));
         Ok(PollerPlan {
             spec: spec.clone(),
             governor: governor.transpose()?,
@@ -59,28 +70,34 @@ impl Session<'_> {
     /// # Errors
     /// What kept it from being created; then nothing has changed, or [`Error::LeftChanged`] says what has.
     pub fn add_poller(&mut self, plan: &PollerPlan) -> Result<Poller, Error> {
-        if let Some(governor) = &plan.governor {
-            governor::choose(self.host, &mut self.file, governor)?;
-        }
-        match self.create(&plan.spec) {
-            Ok(poller) => Ok(poller),
-            Err(error) => {
-                let cause = Error::from(error);
-                match self.release_governors(|cpu| cpu == plan.spec.cpu) {
-                    Ok(_) => Err(cause),
-                    Err(left) => Err(Error::LeftChanged {
-                        step: plan.spec.to_string(),
-                        cause: Box::new(cause),
-                        left: left.to_string(),
-                    }),
-                }
-            }
+        let has_chosen = match &plan.governor {
+            Some(governor) => governor::choose(self.host, &mut self.file, governor)?,
+            None => false,
+        };
+        let cause = match self.create(&plan.spec) {
+            Err(error) if has_chosen => Error::from(error),
+            created => return Ok(created?),
+        };
+        match self.release_governors(|cpu| cpu == plan.spec.cpu) {
+            Ok(_) => Err(cause),
+            Err(left) => Err(Error::LeftChanged {
+                step: plan.spec.to_string(),
+                cause: Box::new(cause),
+                left: left.to_string(),
+            }),
         }
     }
 
     fn create(&mut self, spec: &PollerSpec) -> Result<Poller, ClientError> {
         self.control.poller_new(spec)?;
         self.control.poller_get(spec.cpu)
+    }
+
+    /// Puts back the governors of CPUs that have no poller any more, whoever has deleted it, or died in between.
+    pub(crate) fn release_orphans(&mut self) -> Result<Vec<governor::Returned>, Error> {
+        let pollers = self.control.pollers()?;
+        let has_poller = |cpu| pollers.iter().any(|poller| poller.cpu == cpu);
+        self.release_governors(|cpu| !has_poller(cpu))
     }
 
     /// Puts back the governors of CPUs for which `ends` says so, where no other poller wants ours.

@@ -17,6 +17,7 @@ use crate::card::{self, Place, Present};
 use crate::client::{Client, ClientError, Control};
 use crate::differences::{difference, differences};
 use crate::error::{Class, Error};
+use crate::governor;
 use crate::host::Host;
 use crate::imagined::Imagined;
 use crate::model::{Poller, PollerSpec};
@@ -26,7 +27,7 @@ use crate::pollers::PollerPlan;
 use crate::requested::{backlog_of, Queue};
 use crate::setup::Attachment;
 use crate::setup_read::{At, SetupFile};
-use crate::uapi::{Backlog, Mode};
+use crate::uapi::{Backlog, Freq, Mode};
 
 /// How often it is looked whether what is waited for has come.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -213,6 +214,19 @@ impl Task {
     }
 }
 
+fn frequency_label(cpu: u32) -> String {
+    format!("the frequency of CPU {cpu}")
+}
+
+/// The same poller at a frequency that is not its concern.
+fn steady(spec: &PollerSpec) -> PollerSpec {
+    PollerSpec {
+        freq: None,
+        freq_shared: None,
+        ..spec.clone()
+    }
+}
+
 fn poller_label(cpu: u32) -> String {
     format!("the poller of CPU {cpu}")
 }
@@ -328,7 +342,11 @@ impl Run<'_> {
             return self.new_poller(session, wish);
         };
         let backlog = backlog_of(&session.file.state, there);
-        let differences = differences(spec, there, backlog);
+        let mut differences = differences(spec, there, backlog);
+        // As an earlier run has left it, where its frequency can't follow it.
+        if self.cannot_follow(session, wish, there) {
+            differences.retain(|words| !words.starts_with("freq "));
+        }
         if !differences.is_empty() {
             return Err(Error::Conflict(format!(
                 "it is there already and has {}; delete it first with `kbp poller del --cpu {}`, or change the file",
@@ -380,27 +398,41 @@ impl Run<'_> {
     /// A poller whose frequency can't follow it, on another machine, still serves what is attached to it.
     fn plan_poller(
         &mut self,
-        session: &Session<'_>,
+        session: &mut Session<'_>,
         wish: &At<PollerSpec>,
     ) -> Result<PollerPlan, Error> {
         let spec = &wish.it;
         match session.plan_poller(spec) {
+            // The driver may come as late as a card.
+            Err(Error::Unsupported(words)) if spec.freq.is_some() && !self.is_last => {
+                Err(Error::NotFound(words))
+            }
             Err(error) if spec.freq.is_some() && !self.may_come(&error) => {
-                let steady = PollerSpec {
-                    freq: None,
-                    freq_shared: None,
-                    ..spec.clone()
-                };
-                let plan = session.plan_poller(&steady)?;
-                self.fail(
-                    wish.line,
-                    format!("the frequency of CPU {}", spec.cpu),
-                    &error,
-                );
+                let plan = session.plan_poller(&steady(spec))?;
+                self.fail(wish.line, frequency_label(spec.cpu), &error);
                 Ok(plan)
             }
             plan => plan,
         }
+    }
+
+    fn cannot_follow(
+        &mut self,
+        session: &Session<'_>,
+        wish: &At<PollerSpec>,
+        there: &Poller,
+    ) -> bool {
+        let spec = &wish.it;
+        if there.freq_requested != Freq::Off || spec.freq.is_none_or(|freq| freq == Freq::Off) {
+            return false;
+        }
+        let shared = spec.freq_shared.unwrap_or(false);
+        let planned = governor::plan(self.host, &session.file.state, spec.cpu, shared);
+        let Err(error) = planned else {
+            return false;
+        };
+        self.fail(wish.line, frequency_label(spec.cpu), &error);
+        true
     }
 
     fn attachment(

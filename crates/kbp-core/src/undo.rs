@@ -132,7 +132,10 @@ impl Session<'_> {
 
     /// Stop a poller and put back what was changed for the sake of what was attached to it.
     pub fn delete_poller(&mut self, cpu: u32) -> Result<PollerDeleted, Error> {
-        self.require_poller(cpu)?;
+        if let Err(error) = self.require_poller(cpu) {
+            self.release_orphans()?;
+            return Err(error);
+        }
         let napis = self.control.napis()?;
         let (napis, others): (Vec<_>, Vec<_>) = napis.into_iter().partition(|napi| napi.cpu == cpu);
         self.control.poller_del(cpu)?;
@@ -195,6 +198,7 @@ impl Session<'_> {
         };
         let written = queue_cpus::take_back(self.host, &mut self.file, self.own, ends)?;
         freed.queues.extend(written);
+        freed.governors.extend(self.release_orphans()?);
         Ok(freed)
     }
 

@@ -123,6 +123,27 @@ fn what_somebody_else_chose_is_left_alone_and_what_cannot_be_read_is_tried_again
 }
 
 #[test]
+fn a_second_poller_takes_nothing_from_the_first_and_one_that_died_is_cleaned_up_behind() {
+    let (machine, mut family) = (machine(false), Family::default());
+    add(&machine, &mut family, &wish(2, false)).unwrap();
+    let error = add(&machine, &mut family, &wish(2, false)).unwrap_err();
+    assert_eq!(error.class(), Class::Conflict);
+    assert_eq!(governor(&machine, 2), "kbp");
+    // Somebody else deletes the poller.
+    family.pollers.clear();
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    assert_eq!(
+        session.delete_poller(2).unwrap_err().class(),
+        Class::NotFound
+    );
+    assert_eq!(governor(&machine, 2), "userspace");
+    drop(session);
+    machine.write(&file(2, "scaling_governor"), "kbp\n");
+    let error = add(&machine, &mut family, &wish(2, false)).unwrap_err();
+    assert!(error.to_string().contains("not known"), "{error}");
+}
+
+#[test]
 fn what_cannot_follow_is_refused_and_nothing_is_changed() {
     let cases: [(&str, &str, &str); 3] = [
         (
