@@ -130,6 +130,15 @@ impl PollerSpec {
         }
     }
 
+    /// The same poller, whose CPU's frequency is not its concern.
+    pub fn without_freq(&self) -> Self {
+        Self {
+            freq: None,
+            freq_shared: None,
+            ..self.clone()
+        }
+    }
+
     /// The attributes of the request that creates it.
     pub fn to_attrs(&self) -> Vec<Attr> {
         let mut attrs = vec![Attr::u32(attr_poller::CPU, self.cpu)];

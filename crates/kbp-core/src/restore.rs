@@ -218,15 +218,6 @@ fn frequency_label(cpu: u32) -> String {
     format!("the frequency of CPU {cpu}")
 }
 
-/// The same poller at a frequency that is not its concern.
-fn steady(spec: &PollerSpec) -> PollerSpec {
-    PollerSpec {
-        freq: None,
-        freq_shared: None,
-        ..spec.clone()
-    }
-}
-
 fn poller_label(cpu: u32) -> String {
     format!("the poller of CPU {cpu}")
 }
@@ -408,7 +399,7 @@ impl Run<'_> {
                 Err(Error::NotFound(words))
             }
             Err(error) if spec.freq.is_some() && !self.may_come(&error) => {
-                let plan = session.plan_poller(&steady(spec))?;
+                let plan = session.plan_poller(&spec.without_freq())?;
                 self.fail(wish.line, frequency_label(spec.cpu), &error);
                 Ok(plan)
             }
