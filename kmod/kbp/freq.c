@@ -261,6 +261,8 @@ u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
 	struct kbp_pace_view view = kbp_freq_view(p, d);
 	u64 at_ns = 0;
 
+	if (goes_on && READ_ONCE(c->slow))
+		return 0;
 	if (!goes_on)
 		kbp_pace_begin(&p->pace, view.now_ns);
 	/* Nobody listens, but whoever begins to has to find it as it is. */

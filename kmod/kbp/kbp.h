@@ -15,6 +15,7 @@
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
 #include <linux/percpu.h>
+#include <linux/pm_qos.h>
 #include <linux/smp.h>
 #include <linux/spinlock.h>
 #include <linux/u64_stats_sync.h>
@@ -27,6 +28,7 @@
 
 #define KBP_NAPIS_MAX		64	/* attachments of one poller */
 #define KBP_BATCH_POLLS		8	/* polls in one stretch with BH off */
+#define KBP_CSTATE_ANY		U32_MAX	/* no idle state is kept from the CPU */
 #define KBP_NO_QUEUE		U32_MAX	/* attached by NAPI id */
 
 #define KBP_FIELD(field, suffix) u64_stats_t field;
@@ -133,6 +135,17 @@ struct kbp_poller_config {
 	u32 watchdog_ms;
 	enum kbp_backlog backlog;
 	enum kbp_freq freq;
+	struct {
+		u32 max_us;		/* KBP_CSTATE_ANY: no limit */
+		u32 exit_us;		/* of the deepest state */
+	} cstate;
+};
+
+/* Which idle states the CPU may enter; written by the thread while there is one. */
+struct kbp_cstate {
+	struct dev_pm_qos_request request;
+	struct kbp_pace pace;
+	bool lifted;
 };
 
 struct kbp_poller {
@@ -168,6 +181,7 @@ struct kbp_poller {
 	struct kbp_wake wake_cost;
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
 	struct kbp_pace pace;
+	struct kbp_cstate cstate;
 
 	struct kbp_poller_backlog backlog;
 	struct kbp_poller_stats stats;
@@ -335,6 +349,13 @@ static inline void kbp_freq_init(void) { }
 static inline void kbp_freq_register(void) { }
 static inline void kbp_freq_exit(void) { }
 #endif
+
+/* cstate.c: idle states of a poller's CPU */
+u64 kbp_cstate_sleep(struct kbp_poller *p, bool goes_on);
+void kbp_cstate_wake(struct kbp_poller *p);
+bool kbp_cstate_is_limited(struct kbp_poller *p);
+void kbp_cstate_start(struct kbp_poller *p);
+void kbp_cstate_stop(struct kbp_poller *p);
 
 /* poller.c: the thread, and its life */
 struct kbp_poller *kbp_poller_find(u32 cpu);

@@ -20,10 +20,11 @@
 #define KBP_PRIORITY_DEFAULT	50
 #define KBP_PRIORITY_MAX	98
 #define KBP_WAKE_LATENCY_US_MAX	10000
+#define KBP_CSTATE_LATENCY_US_MAX	30000
 
 static struct genl_family kbp_family;
 
-static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_FREQ_REQUESTED + 1] = {
+static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_DEEP_EXIT_US + 1] = {
 	[KBP_A_POLLER_CPU] = { .type = NLA_U32 },
 	[KBP_A_POLLER_OWNS] = NLA_POLICY_MAX(NLA_U32, KBP_OWNS_MAX),
 	[KBP_A_POLLER_POLICY] = NLA_POLICY_MAX(NLA_U32, KBP_POLICY_MAX),
@@ -36,6 +37,10 @@ static const struct nla_policy kbp_poller_new_policy[KBP_A_POLLER_FREQ_REQUESTED
 	[KBP_A_POLLER_BACKLOG_REQUESTED] =
 		NLA_POLICY_MAX(NLA_U32, KBP_BACKLOG_MAX),
 	[KBP_A_POLLER_FREQ_REQUESTED] = NLA_POLICY_MAX(NLA_U32, KBP_FREQ_MAX),
+	[KBP_A_POLLER_MAX_CSTATE_LATENCY_US] =
+		NLA_POLICY_MAX(NLA_U32, KBP_CSTATE_LATENCY_US_MAX),
+	[KBP_A_POLLER_DEEP_EXIT_US] =
+		NLA_POLICY_MAX(NLA_U32, KBP_CSTATE_LATENCY_US_MAX),
 };
 
 static const struct nla_policy kbp_poller_set_policy[KBP_A_POLLER_BACKLOG_REQUESTED + 1] = {
@@ -107,6 +112,14 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	if (config->policy == KBP_POLICY_FIFO ?
 	    nla_put_u32(skb, KBP_A_POLLER_PRIORITY, config->priority) :
 	    nla_put_s32(skb, KBP_A_POLLER_NICE, config->nice))
+		return -EMSGSIZE;
+	if (config->cstate.max_us != KBP_CSTATE_ANY &&
+	    (nla_put_u32(skb, KBP_A_POLLER_MAX_CSTATE_LATENCY_US,
+			 config->cstate.max_us) ||
+	     nla_put_u32(skb, KBP_A_POLLER_DEEP_EXIT_US,
+			 config->cstate.exit_us) ||
+	     nla_put_u32(skb, KBP_A_POLLER_CSTATES_LIMITED,
+			 kbp_cstate_is_limited(p))))
 		return -EMSGSIZE;
 	return kbp_poller_stats_put(skb, p);
 }
@@ -239,6 +252,11 @@ static int kbp_config_read(struct genl_info *info,
 					   KBP_WATCHDOG_MS_DEFAULT);
 	config->freq = kbp_attr_u32(info, KBP_A_POLLER_FREQ_REQUESTED,
 				    KBP_FREQ_OFF);
+	config->cstate.max_us = kbp_attr_u32(info,
+					     KBP_A_POLLER_MAX_CSTATE_LATENCY_US,
+					     KBP_CSTATE_ANY);
+	config->cstate.exit_us = kbp_attr_u32(info, KBP_A_POLLER_DEEP_EXIT_US,
+					      0);
 	if (info->attrs[KBP_A_POLLER_NICE])
 		config->nice = nla_get_s32(info->attrs[KBP_A_POLLER_NICE]);
 

@@ -170,22 +170,39 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	return slept_ns;
 }
 
+/* The earlier of two times of which 0 is none. */
+static u64 kbp_earlier(u64 a_ns, u64 b_ns)
+{
+	return a_ns && b_ns ? min(a_ns, b_ns) : a_ns + b_ns;
+}
+
+/*
+ * How may the CPU spend this sleep? Returns when to ask again, or 0. The frequency
+ * comes last: no packet is to wait for anything else at a low one.
+ */
+static u64 kbp_ask(struct kbp_poller *p, bool goes_on)
+{
+	u64 deep_ns = kbp_cstate_sleep(p, goes_on);
+
+	return kbp_earlier(deep_ns, kbp_freq_sleep(p, goes_on));
+}
+
 /*
  * Sleep until woken, or until @until_ns if that isn't 0. Where its CPU may be slow
- * only later, it wakes up for that.
+ * or sleep deeply only later, it wakes up for that.
  *
  * Return: false if there was something to do already.
  */
 static bool kbp_sleep_slowly(struct kbp_poller *p, u64 until_ns)
 {
-	u64 slow_ns = kbp_freq_sleep(p, false);
+	u64 ask_ns = kbp_ask(p, false);
 	bool slept = false;
 
-	while (slow_ns && (!until_ns || slow_ns < until_ns)) {
-		slept |= kbp_sleep(p, KBP_WAKE_ANY, slow_ns);
-		if (p->woken_ns || ktime_get_ns() < slow_ns)
+	while (ask_ns && (!until_ns || ask_ns < until_ns)) {
+		slept |= kbp_sleep(p, KBP_WAKE_ANY, ask_ns);
+		if (p->woken_ns || ktime_get_ns() < ask_ns)
 			return slept;
-		slow_ns = kbp_freq_sleep(p, true);
+		ask_ns = kbp_ask(p, true);
 	}
 	slept |= kbp_sleep(p, KBP_WAKE_ANY, until_ns);
 	return slept;
@@ -202,6 +219,7 @@ static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 	kbp_adaptive_think(p);
 	slept = kbp_sleep_slowly(p, until_ns);
 	kbp_freq_wake(p);
+	kbp_cstate_wake(p);
 	/* Of rests nothing is learned: they are taken for others, and end when they let them. */
 	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
@@ -485,6 +503,7 @@ int kbp_poller_start(struct kbp_poller *p)
 	p->task = get_task_struct(task);
 	memset(&p->duty, 0, sizeof(p->duty));
 	kbp_freq_start(p);
+	kbp_cstate_start(p);
 	raw_spin_lock_irq(&p->lock);
 	p->closing = false;
 	p->state = KBP_STATE_POLLING;
@@ -538,6 +557,7 @@ void kbp_poller_stop(struct kbp_poller *p)
 	flush_work(&p->event_work);
 	kbp_backlog_recall(p);
 	kbp_freq_stop(p);
+	kbp_cstate_stop(p);
 	kbp_handback_exit(p);
 	put_task_struct(p->task);
 	p->task = NULL;

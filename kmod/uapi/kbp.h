@@ -189,6 +189,14 @@ enum kbp_event {
  *	follow the poller.
  * @KBP_A_POLLER_FREQ_ACTIVE: Whether it does; off while something other than
  *	KBP governs the frequency, or after a change was refused.
+ * @KBP_A_POLLER_MAX_CSTATE_LATENCY_US: Idle states whose exit takes longer
+ *	than this, microseconds, up to 30000, are kept from this CPU while packets
+ *	are to be expected; without it none is.
+ * @KBP_A_POLLER_DEEP_EXIT_US: How long the exit of the deepest idle state of
+ *	this CPU takes, microseconds, up to 30000; a silence of a hundred times
+ *	that lets it in.
+ * @KBP_A_POLLER_CSTATES_LIMITED: Whether the kernel was told of that limit
+ *	(1), or takes none (0); only where one was asked for.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -208,6 +216,9 @@ enum kbp_a_poller {
 	KBP_A_POLLER_WAKE_LATENCY_NS,
 	KBP_A_POLLER_FREQ_REQUESTED,
 	KBP_A_POLLER_FREQ_ACTIVE,
+	KBP_A_POLLER_MAX_CSTATE_LATENCY_US,
+	KBP_A_POLLER_DEEP_EXIT_US,
+	KBP_A_POLLER_CSTATES_LIMITED,
 
 	/* private: */
 	__KBP_A_POLLER_MAX,
@@ -294,6 +305,8 @@ enum kbp_a_napi {
  *	because it woke.
  * @KBP_A_POLLER_STATS_FREQ_ERRORS: Changes of that frequency that the driver
  *	refused; after the first it stays at the highest.
+ * @KBP_A_POLLER_STATS_DEEP_SLEEPS: Times the limit of its CPU's idle states
+ *	was lifted because the poller slept long, or was likely to.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -315,6 +328,7 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_SLOWDOWNS,
 	KBP_A_POLLER_STATS_SPEEDUPS,
 	KBP_A_POLLER_STATS_FREQ_ERRORS,
+	KBP_A_POLLER_STATS_DEEP_SLEEPS,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -406,7 +420,8 @@ enum kbp_cmd {
 	X(sleeps, SLEEPS) \
 	X(slowdowns, SLOWDOWNS) \
 	X(speedups, SPEEDUPS) \
-	X(freq_errors, FREQ_ERRORS)
+	X(freq_errors, FREQ_ERRORS) \
+	X(deep_sleeps, DEEP_SLEEPS)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

@@ -11,6 +11,8 @@ use crate::host::{Host, HostError};
 pub struct IdleState {
     /// Its name (`POLL`, `C1E`).
     pub name: String,
+    /// How long waking takes out of it, by its driver, microseconds.
+    pub latency_us: u64,
     /// Time that the CPU spent in it since boot, microseconds.
     pub time_us: u64,
     /// How often the CPU entered it since boot.
@@ -39,6 +41,7 @@ impl Host {
             let base = format!("{base}/state{number}");
             Ok(IdleState {
                 name: self.read_trimmed(&format!("{base}/name"))?,
+                latency_us: self.read_number(&format!("{base}/latency"))?,
                 time_us: self.read_number(&format!("{base}/time"))?,
                 entries: self.read_number(&format!("{base}/usage"))?,
                 is_disabled: self
@@ -66,6 +69,7 @@ mod tests {
             std::fs::create_dir_all(&base).unwrap();
             for (file, text) in [
                 ("name", format!("C{number}")),
+                ("latency", format!("{number}0")),
                 ("time", format!("{number}000")),
                 ("usage", number.to_string()),
                 ("disable", disable.into()),
@@ -75,6 +79,7 @@ mod tests {
         }
         let state = |number: u64, is_disabled| IdleState {
             name: format!("C{number}"),
+            latency_us: number * 10,
             time_us: number * 1_000,
             entries: number,
             is_disabled,

@@ -18,6 +18,7 @@ pub(crate) fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -
         let wanted = wanted.filter(|wanted| *wanted != now)?;
         Some(format!("{what} {now}, not {wanted}"))
     }
+    let limit = |us: Option<u32>| us.map_or("any".into(), |us| us.to_string());
     let wanted = spec.backlog.filter(|wanted| *wanted != Backlog::Attached);
     let schedule = spec.schedule.map(|schedule| schedule.to_string());
     [
@@ -30,6 +31,11 @@ pub(crate) fn differences(spec: &PollerSpec, there: &Poller, backlog: Backlog) -
             "freq",
             Some(spec.freq.unwrap_or(Freq::Off)),
             there.freq_requested,
+        ),
+        differs(
+            "max_cstate_latency_us",
+            Some(limit(spec.max_cstate_latency_us)),
+            limit(there.max_cstate_latency_us),
         ),
     ]
     .into_iter()

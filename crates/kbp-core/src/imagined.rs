@@ -57,6 +57,8 @@ impl Control for Imagined<'_> {
             wake_latency_ns: None,
             freq_requested: spec.freq.unwrap_or(Freq::Off),
             freq_active: spec.freq.unwrap_or(Freq::Off),
+            max_cstate_latency_us: spec.max_cstate_latency_us,
+            cstates_limited: spec.max_cstate_latency_us.map(|_| true),
             stats,
         });
         Ok(())

@@ -33,6 +33,7 @@ pub mod companions;
 pub mod cpufreq;
 pub mod cpuidle;
 pub mod cpulist;
+pub mod cstates;
 mod differences;
 pub mod error;
 pub mod ethtool;

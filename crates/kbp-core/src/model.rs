@@ -95,6 +95,12 @@ pub struct PollerSpec {
     /// Whether that may be the frequency of other CPUs, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub freq_shared: Option<bool>,
+    /// Idle states whose exit takes longer, microseconds, 0 to 30000, are kept from its CPU while packets are expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cstate_latency_us: Option<u32>,
+    /// How long the exit of that CPU's deepest idle state takes, microseconds; a plan fills it in.
+    #[serde(skip)]
+    pub deep_exit_us: Option<u32>,
 }
 
 impl std::fmt::Display for PollerSpec {
@@ -107,6 +113,8 @@ impl std::fmt::Display for PollerSpec {
             self.watchdog_ms.map(|ms| format!("watchdog {ms} ms")),
             self.backlog.map(|backlog| format!("backlog {backlog}")),
             self.freq.map(|freq| format!("frequency {freq}")),
+            self.max_cstate_latency_us
+                .map(|us| format!("idle states up to {us} us while packets are expected")),
         ];
         words
             .into_iter()
@@ -127,15 +135,8 @@ impl PollerSpec {
             backlog: None,
             freq: None,
             freq_shared: None,
-        }
-    }
-
-    /// The same poller, whose CPU's frequency is not its concern.
-    pub fn without_freq(&self) -> Self {
-        Self {
-            freq: None,
-            freq_shared: None,
-            ..self.clone()
+            max_cstate_latency_us: None,
+            deep_exit_us: None,
         }
     }
 
@@ -173,6 +174,14 @@ impl PollerSpec {
             self.freq
                 .map(|freq| Attr::u32(attr_poller::FREQ_REQUESTED, freq.raw())),
         );
+        attrs.extend(
+            self.max_cstate_latency_us
+                .map(|us| Attr::u32(attr_poller::MAX_CSTATE_LATENCY_US, us)),
+        );
+        attrs.extend(
+            self.deep_exit_us
+                .map(|us| Attr::u32(attr_poller::DEEP_EXIT_US, us)),
+        );
         attrs
     }
 }
@@ -207,6 +216,10 @@ pub struct Poller {
     pub freq_requested: Freq,
     /// Whether it does.
     pub freq_active: Freq,
+    /// Idle states whose exit takes longer, microseconds, are to be kept from its CPU while packets are expected.
+    pub max_cstate_latency_us: Option<u32>,
+    /// Whether the kernel was told of that limit.
+    pub cstates_limited: Option<bool>,
     /// Its counters.
     pub stats: Stats,
 }
@@ -238,6 +251,10 @@ impl Poller {
                 .filter(|ns| *ns > 0),
             freq_requested: attrs.value(attr_poller::FREQ_REQUESTED, Freq::from_raw)?,
             freq_active: attrs.value(attr_poller::FREQ_ACTIVE, Freq::from_raw)?,
+            max_cstate_latency_us: attrs.optional_u32(attr_poller::MAX_CSTATE_LATENCY_US)?,
+            cstates_limited: attrs
+                .optional_u32(attr_poller::CSTATES_LIMITED)?
+                .map(|is_limited| is_limited != 0),
             stats: Stats::from_attrs(uapi::POLLER_COUNTERS, attrs.nested(attr_poller::STATS)?)?,
         })
     }

@@ -4,10 +4,13 @@
 //! Deleting one, with everything that was changed for what is attached to it, is in [`crate::undo`].
 
 use crate::client::ClientError;
+use crate::cstates::deep_exit_us;
 use crate::error::Error;
 use crate::governor::{self, GovernorPlan};
+use crate::host::Host;
 use crate::model::{Poller, PollerSpec};
 use crate::plan::Session;
+use crate::state::State;
 use crate::uapi::Freq;
 
 /// A plan for a poller; nothing has been changed yet.
@@ -38,11 +41,35 @@ impl PollerPlan {
     }
 }
 
+/// The governor that the poller's CPU needs for it.
+///
+/// # Errors
+/// Why the frequency can't follow it.
+pub(crate) fn plan_governor(
+    host: &Host,
+    state: &State,
+    spec: &PollerSpec,
+) -> Result<Option<GovernorPlan>, Error> {
+    let follows = spec.freq.is_some_and(|freq| freq != Freq::Off);
+    let shared = spec.freq_shared.unwrap_or(false);
+    let plan = follows.then(|| governor::plan(host, state, spec.cpu, shared));
+    plan.transpose()
+}
+
+/// What the module has to know to limit idle states.
+///
+/// # Errors
+/// When there are none.
+pub(crate) fn deep_exit(host: &Host, spec: &PollerSpec) -> Result<Option<u32>, Error> {
+    let limit = spec.max_cstate_latency_us;
+    limit.map(|_| deep_exit_us(host, spec.cpu)).transpose()
+}
+
 impl Session<'_> {
     /// Plans a poller.
     ///
     /// # Errors
-    /// When its CPU is offline or has one, or its frequency can't follow it.
+    /// When its CPU is offline or has one, its frequency can't follow it, or it has no idle states to limit.
     pub fn plan_poller(&mut self, spec: &PollerSpec) -> Result<PollerPlan, Error> {
         let cpu = spec.cpu;
         self.host.require_online(cpu)?;
@@ -56,12 +83,12 @@ impl Session<'_> {
                 "this CPU has a poller; delete it first with `kbp poller del --cpu {cpu}`"
             )));
         }
-        let follows = spec.freq.is_some_and(|freq| freq != Freq::Off);
-        let shared = spec.freq_shared.unwrap_or(false);
-        let governor = follows.then(|| governor::plan(self.host, &self.file.state, cpu, shared));
         Ok(PollerPlan {
-            spec: spec.clone(),
-            governor: governor.transpose()?,
+            spec: PollerSpec {
+                deep_exit_us: deep_exit(self.host, spec)?,
+                ..spec.clone()
+            },
+            governor: plan_governor(self.host, &self.file.state, spec)?,
         })
     }
 

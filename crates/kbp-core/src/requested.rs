@@ -198,6 +198,8 @@ fn spec_of(state: &State, poller: &Poller) -> PollerSpec {
         backlog: Some(backlog).filter(|backlog| *backlog != default_backlog(poller.owns)),
         freq: Some(poller.freq_requested).filter(|freq| *freq != Freq::Off),
         freq_shared: governor::is_shared(state, poller.cpu).then_some(true),
+        max_cstate_latency_us: poller.max_cstate_latency_us,
+        deep_exit_us: None,
     }
 }
 

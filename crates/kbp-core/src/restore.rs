@@ -12,22 +12,21 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::apply::AttachReport;
-use crate::backlog;
 use crate::card::{self, Place, Present};
 use crate::client::{Client, ClientError, Control};
-use crate::differences::{difference, differences};
+use crate::differences::difference;
 use crate::error::{Class, Error};
-use crate::governor;
 use crate::host::Host;
 use crate::imagined::Imagined;
 use crate::model::{Poller, PollerSpec};
 use crate::netns::{self, NetnsError};
 use crate::plan::{no_ports, AttachRequest, Session, Target};
-use crate::pollers::PollerPlan;
-use crate::requested::{backlog_of, Queue};
+use crate::requested::Queue;
 use crate::setup::Attachment;
 use crate::setup_read::{At, SetupFile};
-use crate::uapi::{Backlog, Freq, Mode};
+use crate::uapi::Mode;
+
+mod poller;
 
 /// How often it is looked whether what is waited for has come.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -214,10 +213,6 @@ impl Task {
     }
 }
 
-fn frequency_label(cpu: u32) -> String {
-    format!("the frequency of CPU {cpu}")
-}
-
 fn poller_label(cpu: u32) -> String {
     format!("the poller of CPU {cpu}")
 }
@@ -324,106 +319,6 @@ impl Run<'_> {
     /// Whether it may be otherwise soon, and there is time to wait for that.
     fn may_come(&self, error: &Error) -> bool {
         !self.is_last && is_early(self.host, error)
-    }
-
-    fn poller(&mut self, session: &mut Session<'_>, wish: &At<PollerSpec>) -> Result<(), Error> {
-        let spec = &wish.it;
-        let pollers = session.control.pollers()?;
-        let Some(there) = pollers.iter().find(|poller| poller.cpu == spec.cpu) else {
-            return self.new_poller(session, wish);
-        };
-        let backlog = backlog_of(&session.file.state, there);
-        let mut differences = differences(spec, there, backlog);
-        // As an earlier run has left it, where its frequency can't follow it.
-        if self.cannot_follow(session, wish, there) {
-            differences.retain(|words| !words.starts_with("freq "));
-        }
-        if !differences.is_empty() {
-            return Err(Error::Conflict(format!(
-                "it is there already and has {}; delete it first with `kbp poller del --cpu {}`, or change the file",
-                differences.join(", "),
-                spec.cpu
-            )));
-        }
-        if spec.backlog != Some(Backlog::Attached) || backlog == Backlog::Attached {
-            push_new(&mut self.restored.unchanged, poller_label(spec.cpu));
-            return Ok(());
-        }
-        let wish = session.plan_backlog(spec.cpu)?;
-        if self.is_dry {
-            self.restored.changes.push(wish.change());
-            return Ok(());
-        }
-        let poller = session.attach_backlog(&wish)?;
-        self.restored.backlogs.push(poller);
-        Ok(())
-    }
-
-    fn new_poller(
-        &mut self,
-        session: &mut Session<'_>,
-        wish: &At<PollerSpec>,
-    ) -> Result<(), Error> {
-        let spec = &wish.it;
-        let plan = self.plan_poller(session, wish)?;
-        let create = |session: &mut Session<'_>, plan: &PollerPlan| match self.is_dry {
-            true => Ok(session.control.poller_new(&plan.spec).map(|()| None)?),
-            false => session.add_poller(plan).map(Some),
-        };
-        let created = match create(session, &plan) {
-            Err(error) if error.class() == Class::Unsupported && spec.backlog.is_some() => {
-                // A kernel of another kind: without the backlog the poller still serves what is attached to it.
-                let created = create(session, &plan.without_backlog())?;
-                self.fail(wish.line, backlog::label(spec.cpu), &error);
-                created
-            }
-            created => created?,
-        };
-        match created {
-            Some(poller) => self.restored.pollers.push(poller),
-            None => self.restored.changes.extend(plan.changes()),
-        }
-        Ok(())
-    }
-
-    /// A poller whose frequency can't follow it, on another machine, still serves what is attached to it.
-    fn plan_poller(
-        &mut self,
-        session: &mut Session<'_>,
-        wish: &At<PollerSpec>,
-    ) -> Result<PollerPlan, Error> {
-        let spec = &wish.it;
-        match session.plan_poller(spec) {
-            // The driver may come as late as a card.
-            Err(Error::Unsupported(words)) if spec.freq.is_some() && !self.is_last => {
-                Err(Error::NotFound(words))
-            }
-            Err(error) if spec.freq.is_some() && !self.may_come(&error) => {
-                let plan = session.plan_poller(&spec.without_freq())?;
-                self.fail(wish.line, frequency_label(spec.cpu), &error);
-                Ok(plan)
-            }
-            plan => plan,
-        }
-    }
-
-    fn cannot_follow(
-        &mut self,
-        session: &Session<'_>,
-        wish: &At<PollerSpec>,
-        there: &Poller,
-    ) -> bool {
-        let spec = &wish.it;
-        if there.freq_requested != Freq::Off || spec.freq.is_none_or(|freq| freq == Freq::Off) {
-            return false;
-        }
-        let shared = spec.freq_shared.unwrap_or(false);
-        let planned = governor::plan(self.host, &session.file.state, spec.cpu, shared);
-        let Err(error) = planned else {
-            return false;
-        };
-        self.fail(wish.line, frequency_label(spec.cpu), &error);
-        true
     }
 
     fn attachment(

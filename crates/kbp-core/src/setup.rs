@@ -173,6 +173,7 @@ fn poller(spec: &PollerSpec) -> String {
     table.text("backlog", spec.backlog.map(|backlog| backlog.name()));
     table.text("freq", spec.freq.map(|freq| freq.name()));
     table.value("freq_shared", spec.freq_shared);
+    table.value("max_cstate_latency_us", spec.max_cstate_latency_us);
     table.0
 }
 

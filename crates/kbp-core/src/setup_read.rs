@@ -13,6 +13,7 @@ use toml::Spanned;
 
 use crate::card::Card;
 use crate::cpulist::{self, CPU_MAX};
+use crate::cstates::MAX_CSTATE_LATENCY_US;
 use crate::model::PollerSpec;
 use crate::netdev::is_ifname;
 use crate::service::{Service, MAX_WAKE_LATENCY_US};
@@ -73,6 +74,7 @@ struct RawPoller {
     backlog: Option<Spanned<String>>,
     freq: Option<Spanned<String>>,
     freq_shared: Option<bool>,
+    max_cstate_latency_us: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -248,6 +250,12 @@ impl Source<'_> {
             backlog: backlog.transpose()?,
             freq: freq.transpose()?,
             freq_shared: raw.freq_shared,
+            max_cstate_latency_us: number(
+                &raw.max_cstate_latency_us,
+                MAX_CSTATE_LATENCY_US,
+                "max_cstate_latency_us",
+            )?,
+            deep_exit_us: None,
         })
     }
 

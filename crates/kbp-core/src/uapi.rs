@@ -609,6 +609,15 @@ pub mod attr_poller {
     /// Whether it does; off while something other than KBP governs the frequency, or after a change
     /// was refused.
     pub const FREQ_ACTIVE: u16 = 17;
+    /// Idle states whose exit takes longer than this, microseconds, up to 30000, are kept from this
+    /// CPU while packets are to be expected; without it none is.
+    pub const MAX_CSTATE_LATENCY_US: u16 = 18;
+    /// How long the exit of the deepest idle state of this CPU takes, microseconds, up to 30000; a
+    /// silence of a hundred times that lets it in.
+    pub const DEEP_EXIT_US: u16 = 19;
+    /// Whether the kernel was told of that limit (1), or takes none (0); only where one was asked
+    /// for.
+    pub const CSTATES_LIMITED: u16 = 20;
 }
 
 /// Attributes of the set `napi`.
@@ -684,6 +693,9 @@ pub mod attr_poller_stats {
     pub const SPEEDUPS: u16 = 18;
     /// Changes of that frequency that the driver refused; after the first it stays at the highest.
     pub const FREQ_ERRORS: u16 = 19;
+    /// Times the limit of its CPU's idle states was lifted because the poller slept long, or was
+    /// likely to.
+    pub const DEEP_SLEEPS: u16 = 20;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -808,6 +820,11 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::FREQ_ERRORS,
         name: "freq_errors",
         doc: "Changes of that frequency that the driver refused; after the first it stays at the highest.",
+    },
+    Counter {
+        attr: attr_poller_stats::DEEP_SLEEPS,
+        name: "deep_sleeps",
+        doc: "Times the limit of its CPU's idle states was lifted because the poller slept long, or was likely to.",
     },
 ];
 

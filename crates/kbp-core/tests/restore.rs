@@ -4,63 +4,22 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{request, Family, Machine};
+use common::restoring::{failures, family, machine, now, requested, restore_with, Here};
+use common::{request, Machine};
 use kbp_core::card::Card;
 use kbp_core::model::{PollerSpec, Schedule};
-use kbp_core::netns::NetnsError;
 use kbp_core::plan::{AttachRequest, Session};
-use kbp_core::restore::{restore, Options, Reach, Restored, Work};
+use kbp_core::restore::{restore, Options};
 use kbp_core::service::{Service, Share, MAX_WAKE_LATENCY_US};
 use kbp_core::setup::{Attachment, Setup};
 use kbp_core::setup_read::{parse, SetupFile};
 use kbp_core::uapi::{Backlog, Mode, Owns};
-use kbp_core::{Class, Error};
+use kbp_core::Class;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-/// The family in the one network namespace that there is. `meanwhile` happens before each thing that is tried.
-struct Here<'f> {
-    family: &'f mut Family,
-    meanwhile: &'f mut dyn FnMut(&mut Family),
-}
-
-impl Reach for Here<'_> {
-    fn reach(&mut self, netns: Option<&str>, work: Work<'_>) -> Result<(), Error> {
-        (self.meanwhile)(self.family);
-        match netns {
-            Some(name) => Err(NetnsError::Unknown { name: name.into() }.into()),
-            None => work(self.family),
-        }
-    }
-}
-
-fn restore_with(
-    machine: &Machine,
-    family: &mut Family,
-    file: &SetupFile,
-    options: Options,
-) -> Restored {
-    let mut here = Here {
-        family,
-        meanwhile: &mut |_| {},
-    };
-    restore(&machine.host, &mut here, file, options, &mut |_| {})
-}
-
-fn now(machine: &Machine, family: &mut Family, text: &str) -> Restored {
-    let file = parse("kbp.toml", text).unwrap();
-    restore_with(machine, family, &file, Options::default())
-}
-
-fn requested(machine: &Machine, family: &mut Family) -> Setup {
-    let mut session = Session::open(&machine.host, family).unwrap();
-    let requested = session.requested().unwrap();
-    assert!(requested.left_out.is_empty(), "{:?}", requested.left_out);
-    requested.setup
-}
 
 fn setup_of(file: &SetupFile) -> Setup {
     Setup {
@@ -69,54 +28,12 @@ fn setup_of(file: &SetupFile) -> Setup {
     }
 }
 
-fn failures(restored: &Restored) -> Vec<String> {
-    let failed = restored.failed.iter();
-    failed
-        .map(|one| format!("{}: {}: {}", one.line, one.what, one.reason))
-        .collect()
-}
-
-/// Four CPUs; eth1 with four queues, which all have a vector and a transmit queue, eth0 with one, and three veths.
-fn machine() -> Machine {
-    let machine = Machine::new();
-    let lines: String = (0..4)
-        .map(|queue| {
-            let irq = 30 + queue;
-            format!(" {irq}:  0  0  0  0  PCI-MSI {irq}-edge      eth1-TxRx-{queue}\n")
-        })
-        .collect();
-    machine.write("proc/interrupts", &(common::E1000E.to_owned() + &lines));
-    machine.write("sys/devices/system/cpu/possible", "0-3\n");
-    machine.add_nic("eth1", "0000:00:04.0", 3, 4, &[30, 31, 32, 33]);
-    machine.add_transmit_queues("eth1", &["1", "2", "4", "8"]);
-    for (name, ifindex) in [("near", 7), ("next", 8), ("a\"b", 9)] {
-        machine.add_virtual(name, ifindex, 2);
-    }
-    for name in ["eth0", "eth1"] {
-        machine.write(&format!("sys/class/net/{name}/flags"), "0x1003\n");
-        machine.set_bus(name, "pci");
-    }
-    machine
-}
-
 /// Has an interrupt refuse another affinity, also to root, as one does that the kernel manages: its file is one of the
 /// running system that nobody may write.
 fn refuse_affinity(machine: &Machine, irq: u32) {
     let file = format!("proc/irq/{irq}/smp_affinity_list");
     machine.remove(&file);
     machine.link(&file, "/sys/devices/system/cpu/online");
-}
-
-fn family() -> Family {
-    let text = |texts: &[(&str, &str)]| -> BTreeMap<String, String> {
-        let owned = texts.iter().map(|(a, b)| (a.to_string(), b.to_string()));
-        owned.collect()
-    };
-    Family {
-        ifindex: [("eth1".to_owned(), 3)].into(),
-        addresses: text(&[("eth0", "52:54:00:00:00:01"), ("eth1", "52:54:00:00:00:02")]),
-        ..Family::default()
-    }
 }
 
 fn card(name: &str) -> Card {
@@ -158,6 +75,8 @@ fn random_poller(random: &mut ChaCha8Rng, cpu: u32) -> PollerSpec {
         backlog: Some(backlog).filter(|backlog| *backlog != default),
         freq: None,
         freq_shared: None,
+        max_cstate_latency_us: None,
+        deep_exit_us: None,
     }
 }
 
@@ -486,20 +405,6 @@ fn what_was_done_before_an_error_that_ends_it_all_is_told() {
     let file = parse("kbp.toml", text).unwrap();
     let error = restored.verdict(&file, Options::default()).unwrap_err();
     assert_eq!(error.class(), Class::NoPrivilege);
-}
-
-#[test]
-fn a_poller_comes_back_without_a_backlog_that_this_kernel_does_not_give() {
-    let (machine, mut family) = (machine(), family());
-    family.refuse_backlog = true;
-    let text = "version = 1\n[[poller]]\ncpu = 2\nbacklog = 'attached'\n\
-                [[attach]]\ndevice = 'eth1'\ncpus = '2'\n";
-    for _ in 0..2 {
-        let failed = failures(&now(&machine, &mut family, text));
-        assert_eq!(failed.len(), 1, "{failed:#?}");
-        assert!(failed[0].contains("can't leave its backlog to a poller"));
-        assert_eq!((family.pollers.len(), family.napis.len()), (1, 4));
-    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use kbp_core::cstates::MAX_CSTATE_LATENCY_US;
 use kbp_core::model::{Poller, PollerSpec, Schedule};
 use kbp_core::plan::Session;
 use kbp_core::uapi::{Backlog, Freq, Owns};
@@ -55,6 +56,10 @@ pub struct AddArgs {
     /// With --freq, also where other CPUs have the same frequency and become slow with it.
     #[arg(long, requires = "freq")]
     force: bool,
+    /// Keep idle states whose exit takes longer than this, microseconds (0 to 30000), from the CPU while packets are to
+    /// be expected. In a silence of a hundred times the deepest one's exit they are let in.
+    #[arg(long, value_name = "US", value_parser = parse_cstate_latency)]
+    max_cstate_latency: Option<u32>,
     /// Say what would be changed, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -74,6 +79,13 @@ pub struct ShowArgs {
     /// Only the poller of this CPU.
     #[arg(long, value_name = "N")]
     cpu: Option<u32>,
+}
+
+fn parse_cstate_latency(text: &str) -> Result<u32, String> {
+    let most = MAX_CSTATE_LATENCY_US.end();
+    let us = text.parse().ok();
+    us.filter(|us| MAX_CSTATE_LATENCY_US.contains(us))
+        .ok_or_else(|| format!("it is from 0 to {most} microseconds"))
 }
 
 fn parse_owns(text: &str) -> Result<Owns, String> {
@@ -125,6 +137,8 @@ fn add(args: AddArgs, context: &Context) -> Result<()> {
         backlog: args.backlog,
         freq: args.freq,
         freq_shared: args.force.then_some(true),
+        max_cstate_latency_us: args.max_cstate_latency,
+        deep_exit_us: None,
     };
     let mut client = context.client()?;
     let mut session = Session::open(&context.host, &mut client)?;
@@ -166,11 +180,18 @@ fn show(args: ShowArgs, context: &Context) -> Result<()> {
     print_pollers(&pollers)
 }
 
+/// The limit of idle states that the kernel was told of.
+fn active_limit_us(poller: &Poller) -> Option<u32> {
+    let is_active = poller.cstates_limited == Some(true);
+    poller.max_cstate_latency_us.filter(|_| is_active)
+}
+
 /// Print pollers as a table.
 pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
     if pollers.is_empty() {
         return print::line("no pollers; `kbp poller add --cpu N` creates one");
     }
+    let limit = |us: Option<u32>| us.map_or("-".into(), |us| format!("{us} us"));
     let row = |poller: &Poller| {
         vec![
             poller.cpu.to_string(),
@@ -185,6 +206,8 @@ pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
             poller.backlog_active.to_string(),
             poller.freq_requested.to_string(),
             poller.freq_active.to_string(),
+            limit(poller.max_cstate_latency_us),
+            limit(active_limit_us(poller)),
         ]
     };
     let header = [
@@ -200,6 +223,8 @@ pub fn print_pollers(pollers: &[Poller]) -> Result<()> {
         "BACKLOG-ACTIVE",
         "FREQ-REQUESTED",
         "FREQ-ACTIVE",
+        "CSTATES-REQUESTED",
+        "CSTATES-ACTIVE",
     ];
     print::table(&header, pollers.iter().map(row).collect(), header.len())
 }

@@ -2,6 +2,8 @@
 //! A host made of plain files, and a family that keeps its attachments in memory.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+pub mod restoring;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -349,6 +351,8 @@ impl Control for Family {
             wake_latency_ns: None,
             freq_requested: spec(cpu).and_then(|spec| spec.freq).unwrap_or(Freq::Off),
             freq_active: spec(cpu).and_then(|spec| spec.freq).unwrap_or(Freq::Off),
+            max_cstate_latency_us: spec(cpu).and_then(|spec| spec.max_cstate_latency_us),
+            cstates_limited: None,
             stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
         };
         Ok(self.pollers.iter().map(poller).collect())

@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testidle --timeout 400s
+# kernels: 6.1 6.12 7.3
+#
+# Deep idle states are kept from a poller's CPU while packets are to be expected, and let in during a silence: the
+# kernel counts which states the CPU enters, and the round trips show what their exits take. The limit ends with the
+# poller, and the user's own is left as it is.
+
+. /lab/lib.sh
+. /lab/net.sh
+
+CPU_DIR=/sys/devices/system/cpu/cpu$NET_CPU
+USERS_LIMIT=$CPU_DIR/power/pm_qos_resume_latency_us
+LIMIT_US=10
+# The deepest state's exit: a silence of a hundred times that lets it in.
+DEEP_US=200
+
+# usage STATE: how often the CPU entered it.
+usage() {
+	for usage_name in "$CPU_DIR"/cpuidle/state*/name; do
+		[ "$(cat "$usage_name")" != "$1" ] || cat "${usage_name%name}usage"
+	done
+}
+
+# poller ARGUMENTS...: serves the card in mode sleep.
+poller() {
+	kbp poller add --cpu "$NET_CPU" "$@" > "$OUT/added" || lab_fail "poller add $*"
+	kbp attach eth0 --cpu "$NET_CPU" --mode sleep > /dev/null || lab_fail "attach"
+}
+
+poller_del() { kbp poller del --cpu "$NET_CPU" > "$OUT/deleted" || lab_fail "poller del"; }
+
+# pings NAME PERIOD_US COUNT: how often the CPU was in $C6 meanwhile, and the limit $LIFTED; $P50 of the round trips.
+pings() {
+	C6=$(usage C6) LIFTED=$(kbp_counter deep_sleeps)
+	net_traffic "$1" --count "$3" --period-us "$2" --jitter 0
+	net_none_lost "$1"
+	C6=$(($(usage C6) - C6)) LIFTED=$(($(kbp_counter deep_sleeps) - LIFTED)) P50=$(net_value "$1" p50)
+	echo "$1: C6 $C6 times, the limit lifted $LIFTED times for $3 packets, p50 $P50 ns"
+}
+
+limited() { kbp poller show --json | grep -q "\"max_cstate_latency_us\":$LIMIT_US,\"cstates_limited\":true"; }
+
+net_up
+kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+
+echo "what is refused"
+! kbp poller add --cpu "$NET_CPU" --max-cstate-latency $LIMIT_US 2> "$OUT/refused" || lab_fail "without idle states"
+grep "no cpuidle driver has it" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
+insmod "$MODULES/kbp_testidle.ko" "latencies_us=2,50,$DEEP_US" || lab_fail "insmod kbp_testidle"
+! kbp poller add --cpu "$NET_CPU" --max-cstate-latency 40000 2> "$OUT/refused" || lab_fail "40 ms"
+grep "from 0 to 30000" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
+
+echo "without a limit, a packet every 5 ms waits for the exit of C6"
+poller
+pings deep 5000 100
+deep=$P50
+[ "$C6" -ge 75 ] || lab_fail "C6 $C6 times"
+poller_del
+
+echo "with a limit it does not"
+poller --max-cstate-latency $LIMIT_US
+limited || lab_fail "$(kbp poller show --json)"
+kbp save - | grep "max_cstate_latency_us = $LIMIT_US" || lab_fail "it is not saved"
+pings limited 5000 100
+[ "$C6" -le 5 ] || lab_fail "C6 $C6 times"
+[ $((deep - P50)) -ge $((DEEP_US * 800)) ] || lab_fail "p50 $P50 ns, and $deep ns without the limit"
+limited_p50=$P50
+
+echo "a silence lets it in, at its end if it is the first, from its beginning if they are usual"
+pings silent 50000 40
+[ "$C6" -ge 30 ] || lab_fail "C6 $C6 times"
+[ "$LIFTED" -ge 30 ] || lab_fail "the limit was lifted $LIFTED times"
+pings busy-again 5000 100
+[ "$C6" -le 10 ] || lab_fail "C6 $C6 times"
+
+echo "one that was asked for by somebody else counts, and stays as it is"
+echo 100 > "$USERS_LIMIT"
+pings beside 50000 20
+[ "$C6" = 0 ] || lab_fail "C6 $C6 times beside a limit of 100 us"
+[ "$(cat "$USERS_LIMIT")" = 100 ] || lab_fail "the user's limit is $(cat "$USERS_LIMIT") us"
+echo 0 > "$USERS_LIMIT"
+
+echo "the CPU goes and comes, and the limit with it"
+echo 0 > "$CPU_DIR/online"
+echo 1 > "$CPU_DIR/online"
+lab_wait_for 5 limited
+pings back 5000 100
+[ "$C6" -le 10 ] || lab_fail "C6 $C6 times"
+[ "$P50" -le $((limited_p50 + 20000)) ] || lab_fail "p50 $P50 ns, and $limited_p50 ns before"
+
+echo "it ends with the poller"
+poller_del
+poller
+pings after 5000 100
+[ "$C6" -ge 75 ] || lab_fail "C6 $C6 times"
+poller_del
+
+echo "and with the module"
+poller --max-cstate-latency $LIMIT_US
+kbp unload || lab_fail "unload"
+c6=$(usage C6)
+net_traffic stock --count 100 --period-us 5000 --jitter 0
+net_none_lost stock
+[ $(($(usage C6) - c6)) -ge 75 ] || lab_fail "C6 $(($(usage C6) - c6)) times without the module"
+lab_dmesg_clean
+lab_pass
