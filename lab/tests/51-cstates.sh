@@ -51,6 +51,10 @@ others() {
 limited() { kbp poller show --json | grep -q "\"max_cstate_latency_us\":$LIMIT_US,\"cstates_limited\":true"; }
 
 net_up
+# Without a poller, too, packets come by this CPU.
+sed -n 's/^ *\([0-9]*\):.* eth0.*/\1/p' /proc/interrupts | while read -r irq; do
+	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
+done
 kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 
 echo "what is refused"

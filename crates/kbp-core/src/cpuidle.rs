@@ -11,8 +11,6 @@ use crate::host::{Host, HostError};
 pub struct IdleState {
     /// Its name (`POLL`, `C1E`).
     pub name: String,
-    /// How long waking takes out of it, by its driver, microseconds.
-    pub latency_us: u64,
     /// Time that the CPU spent in it since boot, microseconds.
     pub time_us: u64,
     /// How often the CPU entered it since boot.
@@ -27,6 +25,37 @@ impl Host {
     /// # Errors
     /// When they are there and can't be read.
     pub fn idle_states(&self, cpu: u32) -> Result<Option<Vec<IdleState>>, HostError> {
+        let dirs = self.idle_state_dirs(cpu)?;
+        if dirs.is_empty() {
+            return Ok(None);
+        }
+        let states = dirs.iter().map(|base| {
+            Ok(IdleState {
+                name: self.read_trimmed(&format!("{base}/name"))?,
+                time_us: self.read_number(&format!("{base}/time"))?,
+                entries: self.read_number(&format!("{base}/usage"))?,
+                is_disabled: self.is_idle_state_disabled(base)?,
+            })
+        });
+        states.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// How long waking a CPU takes out of the deepest idle state that nobody forbade, by its driver, microseconds; `None`
+    /// where the kernel has none for it.
+    ///
+    /// # Errors
+    /// When they are there and can't be read.
+    pub fn deepest_idle_exit_us(&self, cpu: u32) -> Result<Option<u64>, HostError> {
+        let mut deepest_us = None;
+        for base in self.idle_state_dirs(cpu)? {
+            if !self.is_idle_state_disabled(&base)? {
+                deepest_us = deepest_us.max(Some(self.read_number(&format!("{base}/latency"))?));
+            }
+        }
+        Ok(deepest_us)
+    }
+
+    fn idle_state_dirs(&self, cpu: u32) -> Result<Vec<String>, HostError> {
         let base = format!("sys/devices/system/cpu/cpu{cpu}/cpuidle");
         let entries = self.list(&base)?;
         let mut numbers: Vec<u32> = entries
@@ -34,22 +63,13 @@ impl Host {
             .filter_map(|entry| entry.strip_prefix("state")?.parse().ok())
             .collect();
         numbers.sort_unstable();
-        if numbers.is_empty() {
-            return Ok(None);
-        }
-        let states = numbers.iter().map(|number| {
-            let base = format!("{base}/state{number}");
-            Ok(IdleState {
-                name: self.read_trimmed(&format!("{base}/name"))?,
-                latency_us: self.read_number(&format!("{base}/latency"))?,
-                time_us: self.read_number(&format!("{base}/time"))?,
-                entries: self.read_number(&format!("{base}/usage"))?,
-                is_disabled: self
-                    .read_optional(&format!("{base}/disable"))?
-                    .is_some_and(|text| text != "0"),
-            })
-        });
-        states.collect::<Result<_, _>>().map(Some)
+        let dir = |number| format!("{base}/state{number}");
+        Ok(numbers.into_iter().map(dir).collect())
+    }
+
+    fn is_idle_state_disabled(&self, base: &str) -> Result<bool, HostError> {
+        let text = self.read_optional(&format!("{base}/disable"))?;
+        Ok(text.is_some_and(|text| text != "0"))
     }
 }
 
@@ -69,7 +89,6 @@ mod tests {
             std::fs::create_dir_all(&base).unwrap();
             for (file, text) in [
                 ("name", format!("C{number}")),
-                ("latency", format!("{number}0")),
                 ("time", format!("{number}000")),
                 ("usage", number.to_string()),
                 ("disable", disable.into()),
@@ -79,7 +98,6 @@ mod tests {
         }
         let state = |number: u64, is_disabled| IdleState {
             name: format!("C{number}"),
-            latency_us: number * 10,
             time_us: number * 1_000,
             entries: number,
             is_disabled,

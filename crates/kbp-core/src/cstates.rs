@@ -16,9 +16,7 @@ pub const MAX_CSTATE_LATENCY_US: RangeInclusive<u32> = 0..=30_000;
 /// # Errors
 /// When it has no idle states, so that there is nothing to limit.
 pub fn deep_exit_us(host: &Host, cpu: u32) -> Result<u32, Error> {
-    let states = host.idle_states(cpu)?.unwrap_or_default();
-    let allowed = states.iter().filter(|state| !state.is_disabled);
-    let Some(deepest_us) = allowed.map(|state| state.latency_us).max() else {
+    let Some(deepest_us) = host.deepest_idle_exit_us(cpu)? else {
         return Err(Error::Unsupported(format!(
             "CPU {cpu} has no idle states to choose from here: no cpuidle driver has it, as in most virtual machines, \
              whose hosts choose"
@@ -43,13 +41,7 @@ mod tests {
                 "sys/devices/system/cpu/cpu2/cpuidle/state{number}"
             ));
             std::fs::create_dir_all(&base).unwrap();
-            for (file, text) in [
-                ("name", "C"),
-                ("time", "0"),
-                ("usage", "0"),
-                ("latency", latency),
-                ("disable", disable),
-            ] {
+            for (file, text) in [("latency", latency), ("disable", disable)] {
                 std::fs::write(base.join(file), format!("{text}\n")).unwrap();
             }
         }

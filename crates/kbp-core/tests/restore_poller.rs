@@ -36,15 +36,10 @@ fn a_poller_comes_back_without_what_this_machine_has_not() {
 #[test]
 fn a_limit_of_idle_states_is_asked_for_with_their_exit_and_comes_back() {
     let (machine, mut family) = (machine(), family());
-    let state = |name: &str| format!("sys/devices/system/cpu/cpu2/cpuidle/state1/{name}");
-    for (name, text) in [
-        ("name", "C6"),
-        ("time", "0"),
-        ("usage", "0"),
-        ("latency", "200"),
-    ] {
-        machine.write(&state(name), &format!("{text}\n"));
-    }
+    machine.write(
+        "sys/devices/system/cpu/cpu2/cpuidle/state1/latency",
+        "200\n",
+    );
     let text = "version = 1\n[[poller]]\ncpu = 2\nmax_cstate_latency_us = 20\n";
     assert_eq!(failures(&now(&machine, &mut family, text)), [""; 0]);
     assert_eq!(family.specs[&2].deep_exit_us, Some(200));
