@@ -51,10 +51,6 @@ others() {
 limited() { kbp poller show --json | grep -q "\"max_cstate_latency_us\":$LIMIT_US,\"cstates_limited\":true"; }
 
 net_up
-# Without a poller, too, packets come by this CPU.
-sed -n 's/^ *\([0-9]*\):.* eth0.*/\1/p' /proc/interrupts | while read -r irq; do
-	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
-done
 kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 
 echo "what is refused"
@@ -113,6 +109,10 @@ pings after 5000 100
 poller_del
 
 echo "and with the module"
+# Without a poller, too, packets are to come by this CPU.
+sed -n 's/^ *\([0-9]*\):.* eth0.*/\1/p' /proc/interrupts | while read -r irq; do
+	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
+done
 poller --max-cstate-latency $LIMIT_US
 kbp unload || lab_fail "unload"
 c6=$(usage C6)
