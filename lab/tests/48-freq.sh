@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testfreq --timeout 600s
-# kernels: 6.1 6.12 7.3
+# kernels: wide
 #
 # The frequency of a poller's CPU follows the poller, as the driver counts it: with `on` it is low in each sleep, with
 # `auto` only where sleeps are long, and packets that come fast change nothing. What was there before comes back, also

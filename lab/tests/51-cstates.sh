@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testidle --timeout 400s
-# kernels: 6.1 6.12 7.3
+# kernels: wide
 #
 # Deep idle states are kept from a poller's CPU while packets are to be expected, and let in during a silence: the
 # kernel counts which states the CPU enters, and the round trips show what their exits take. The limit ends with the

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testfreq --module lab/modules/testidle --timeout 400s
-# kernels: 6.1 6.12 7.3
+# kernels: wide
 #
 # The drivers for frequencies and idle states that the tests of both need, since an emulated processor has neither.
 # cpufreq: requests of a governor are counted, take their time, are made as fast switches or refused, and the clock
