@@ -8,18 +8,20 @@
  * then is the kernel's decision.
  *
  * Context: the poller thread before and after a sleep, with nothing held; PM QoS
- * takes a mutex. A limit that was lifted is set again before the next sleep and not
- * on waking, because the CPU is not idle in between.
+ * takes a mutex. A limit that was lifted is set again before the next sleep or rest
+ * and not on waking, because the CPU is not idle in between.
  */
 #include <linux/cpu.h>
 #include <linux/pm_qos.h>
 
 #include "kbp.h"
 
-static struct kbp_pace_view kbp_cstate_view(const struct kbp_poller *p)
+static struct kbp_pace_view kbp_cstate_view(const struct kbp_poller *p,
+					    u64 until_ns)
 {
 	struct kbp_pace_view view = {
 		.now_ns = ktime_get_ns(),
+		.until_ns = until_ns,
 		.cost_ns = (u64)p->config.cstate.exit_us * NSEC_PER_USEC,
 		.choosy = true,
 	};
@@ -37,20 +39,29 @@ static void kbp_cstate_limit(struct kbp_poller *p, bool lift)
 	dev_pm_qos_update_request(&c->request, lift ?
 				  PM_QOS_RESUME_LATENCY_NO_CONSTRAINT :
 				  (s32)p->config.cstate.max_us);
-	if (lift)
-		kbp_count(&p->stats, deep_sleeps, 1);
+}
+
+/**
+ * kbp_cstate_rest() - the poller lets others run, and packets are to be expected
+ * @p: the poller
+ */
+void kbp_cstate_rest(struct kbp_poller *p)
+{
+	if (kbp_cstate_is_limited(p))
+		kbp_cstate_limit(p, false);
 }
 
 /**
  * kbp_cstate_sleep() - the poller sleeps: may its CPU sleep deeply?
  * @p: the poller
+ * @until_ns: when this sleep ends in any case; 0: not known
  * @goes_on: it has woken up only to ask
  *
  * Return: when to ask again; 0: not at all.
  */
-u64 kbp_cstate_sleep(struct kbp_poller *p, bool goes_on)
+u64 kbp_cstate_sleep(struct kbp_poller *p, u64 until_ns, bool goes_on)
 {
-	struct kbp_pace_view view = kbp_cstate_view(p);
+	struct kbp_pace_view view = kbp_cstate_view(p, until_ns);
 	struct kbp_cstate *c = &p->cstate;
 	u64 at_ns;
 
@@ -60,6 +71,8 @@ u64 kbp_cstate_sleep(struct kbp_poller *p, bool goes_on)
 		kbp_pace_begin(&c->pace, view.now_ns);
 	at_ns = kbp_pace_slow_at(&c->pace, &view);
 	kbp_cstate_limit(p, !at_ns);
+	if (!at_ns)
+		kbp_count(&p->stats, deep_sleeps, 1);
 	return at_ns;
 }
 
@@ -69,7 +82,7 @@ u64 kbp_cstate_sleep(struct kbp_poller *p, bool goes_on)
  */
 void kbp_cstate_wake(struct kbp_poller *p)
 {
-	struct kbp_pace_view view = kbp_cstate_view(p);
+	struct kbp_pace_view view = kbp_cstate_view(p, 0);
 
 	kbp_pace_end(&p->cstate.pace, &view);
 }
@@ -111,10 +124,10 @@ void kbp_cstate_start(struct kbp_poller *p)
 }
 
 /**
- * kbp_cstate_stop() - a poller has ended; its CPU is limited no more
+ * kbp_cstate_stop() - a poller's thread has ended; its CPU is limited no more
  * @p: the poller
  *
- * Context: kbp_mutex held, after its thread has ended.
+ * Context: thread; once more does no harm.
  */
 void kbp_cstate_stop(struct kbp_poller *p)
 {

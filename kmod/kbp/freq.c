@@ -235,10 +235,12 @@ static void kbp_freq_say(struct kbp_poller *p, struct kbp_freq_cpu *c, bool slow
 }
 
 static struct kbp_pace_view kbp_freq_view(const struct kbp_poller *p,
-					  const struct kbp_domain *d)
+					  const struct kbp_domain *d,
+					  u64 until_ns)
 {
 	struct kbp_pace_view view = {
 		.now_ns = ktime_get_ns(),
+		.until_ns = until_ns,
 		.cost_ns = d ? max(READ_ONCE(d->said_ns),
 				   READ_ONCE(d->seen_ns)) : 0,
 		.choosy = p->config.freq == KBP_FREQ_AUTO,
@@ -250,15 +252,16 @@ static struct kbp_pace_view kbp_freq_view(const struct kbp_poller *p,
 /**
  * kbp_freq_sleep() - the poller sleeps: may its CPU be slow?
  * @p: the poller
+ * @until_ns: when this sleep ends in any case; 0: not known
  * @goes_on: it has woken up only to ask
  *
  * Return: when to ask again; 0: not at all.
  */
-u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
+u64 kbp_freq_sleep(struct kbp_poller *p, u64 until_ns, bool goes_on)
 {
 	struct kbp_freq_cpu *c = kbp_freq_of(p);
 	struct kbp_domain *d = kbp_freq_domain(c);
-	struct kbp_pace_view view = kbp_freq_view(p, d);
+	struct kbp_pace_view view = kbp_freq_view(p, d, until_ns);
 	u64 at_ns = 0;
 
 	if (goes_on && READ_ONCE(c->slow))
@@ -280,7 +283,7 @@ u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
 void kbp_freq_wake(struct kbp_poller *p)
 {
 	struct kbp_freq_cpu *c = kbp_freq_of(p);
-	struct kbp_pace_view view = kbp_freq_view(p, kbp_freq_domain(c));
+	struct kbp_pace_view view = kbp_freq_view(p, kbp_freq_domain(c), 0);
 
 	kbp_pace_end(&p->pace, &view);
 	kbp_freq_say(p, c, false);

@@ -319,7 +319,7 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
 
 /* freq.c: the frequency of a poller's CPU */
 #if IS_ENABLED(CONFIG_CPU_FREQ)
-u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on);
+u64 kbp_freq_sleep(struct kbp_poller *p, u64 until_ns, bool goes_on);
 void kbp_freq_wake(struct kbp_poller *p);
 void kbp_freq_kick(struct kbp_poller *p);
 void kbp_freq_start(struct kbp_poller *p);
@@ -330,7 +330,8 @@ void kbp_freq_init(void);
 void kbp_freq_register(void);
 void kbp_freq_exit(void);
 #else
-static inline u64 kbp_freq_sleep(struct kbp_poller *p, bool goes_on)
+static inline u64 kbp_freq_sleep(struct kbp_poller *p, u64 until_ns,
+				 bool goes_on)
 {
 	return 0;
 }
@@ -351,7 +352,8 @@ static inline void kbp_freq_exit(void) { }
 #endif
 
 /* cstate.c: idle states of a poller's CPU */
-u64 kbp_cstate_sleep(struct kbp_poller *p, bool goes_on);
+u64 kbp_cstate_sleep(struct kbp_poller *p, u64 until_ns, bool goes_on);
+void kbp_cstate_rest(struct kbp_poller *p);
 void kbp_cstate_wake(struct kbp_poller *p);
 bool kbp_cstate_is_limited(struct kbp_poller *p);
 void kbp_cstate_start(struct kbp_poller *p);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * When the CPU of a sleeping poller goes slow, and when it does not pay.
+ * When the CPU of a sleeping poller goes slow, or sleeps deeply, and when it does
+ * not pay. "Slow" is either below, and a "change" what it takes to be awake again.
  *
  * Owns nothing, takes no lock, reads no clock: everything comes in through
  * struct kbp_pace_view. Called by the poller thread only.
@@ -49,6 +50,10 @@ u64 kbp_pace_slow_at(struct kbp_pace *pace, const struct kbp_pace_view *view)
 	u64 worth_ns = kbp_pace_worth_ns(view);
 	u64 at_ns = pace->slow_ns ? pace->slow_ns + worth_ns : 0;
 
+	/* A sleep of which the end is known is long enough, or it is not. */
+	if (view->choosy && view->until_ns &&
+	    view->until_ns < view->now_ns + worth_ns)
+		return view->until_ns;
 	if (view->choosy && pace->usual_ns < worth_ns &&
 	    at_ns < pace->asleep_ns + worth_ns)
 		at_ns = pace->asleep_ns + worth_ns;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * When the CPU of a sleeping poller goes slow: pure decisions, no kernel state.
+ * When the CPU of a sleeping poller goes slow, or sleeps deeply: pure decisions, no
+ * kernel state.
  * kmod/tests builds this file with the host's compiler.
  */
 #ifndef KBP_PACE_H
@@ -42,7 +43,8 @@ struct kbp_pace {
 /* What the user and the machine say. */
 struct kbp_pace_view {
 	u64 now_ns;
-	u64 cost_ns;		/* what one change of the frequency takes */
+	u64 until_ns;		/* when the sleep ends in any case; 0: not known */
+	u64 cost_ns;		/* what a change of the frequency takes, or an exit */
 	bool choosy;		/* only sleeps that are likely to be long */
 };
 

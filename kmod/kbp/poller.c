@@ -151,6 +151,7 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	p->resting = true;
 	kbp_set_state(p, KBP_STATE_YIELDING);
 	kbp_count(&p->stats, yields, 1);
+	kbp_cstate_rest(p);
 	kbp_release_all(p);
 
 	for (wakes = 0; slept_ns < rest_ns && !kthread_should_stop(); wakes++) {
@@ -178,13 +179,13 @@ static u64 kbp_earlier(u64 a_ns, u64 b_ns)
 
 /*
  * How may the CPU spend this sleep? Returns when to ask again, or 0. The frequency
- * comes last: no packet is to wait for anything else at a low one.
+ * comes last, so that all else is done at the high one where both change.
  */
-static u64 kbp_ask(struct kbp_poller *p, bool goes_on)
+static u64 kbp_ask(struct kbp_poller *p, u64 until_ns, bool goes_on)
 {
-	u64 deep_ns = kbp_cstate_sleep(p, goes_on);
+	u64 deep_ns = kbp_cstate_sleep(p, until_ns, goes_on);
 
-	return kbp_earlier(deep_ns, kbp_freq_sleep(p, goes_on));
+	return kbp_earlier(deep_ns, kbp_freq_sleep(p, until_ns, goes_on));
 }
 
 /*
@@ -195,14 +196,14 @@ static u64 kbp_ask(struct kbp_poller *p, bool goes_on)
  */
 static bool kbp_sleep_slowly(struct kbp_poller *p, u64 until_ns)
 {
-	u64 ask_ns = kbp_ask(p, false);
+	u64 ask_ns = kbp_ask(p, until_ns, false);
 	bool slept = false;
 
 	while (ask_ns && (!until_ns || ask_ns < until_ns)) {
 		slept |= kbp_sleep(p, KBP_WAKE_ANY, ask_ns);
 		if (p->woken_ns || ktime_get_ns() < ask_ns)
 			return slept;
-		ask_ns = kbp_ask(p, true);
+		ask_ns = kbp_ask(p, until_ns, true);
 	}
 	slept |= kbp_sleep(p, KBP_WAKE_ANY, until_ns);
 	return slept;
@@ -266,6 +267,7 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 		return;
 	case KBP_STEP_NAP:
 		kbp_count(&p->stats, naps, 1);
+		kbp_cstate_rest(p);
 		kbp_sleep(p, KBP_WAKE_NONE, ktime_get_ns() + next.rest_ns);
 		break;
 	case KBP_STEP_YIELD:
@@ -422,6 +424,8 @@ static void kbp_event_work(struct work_struct *work)
 		if (test_and_clear_bit(event, &p->events)) {
 			/* Handed back or resumed, it sends an event of it. */
 			kbp_freq_relieve(p, kbp_is_relieved(p));
+			if (READ_ONCE(p->state) == KBP_STATE_DEAD)
+				kbp_cstate_stop(p);
 			kbp_notify_poller(p, event);
 		}
 }

@@ -194,9 +194,10 @@ enum kbp_event {
  *	are to be expected; without it none is.
  * @KBP_A_POLLER_DEEP_EXIT_US: How long the exit of the deepest idle state of
  *	this CPU takes, microseconds, up to 30000; a silence of a hundred times
- *	that lets it in.
+ *	that, 1 ms at least and 100 ms at most, lets it in.
  * @KBP_A_POLLER_CSTATES_LIMITED: Whether the kernel was told of that limit
- *	(1), or takes none (0); only where one was asked for.
+ *	(1), or takes none, or this CPU is offline (0); only where one was asked
+ *	for.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -305,8 +306,8 @@ enum kbp_a_napi {
  *	because it woke.
  * @KBP_A_POLLER_STATS_FREQ_ERRORS: Changes of that frequency that the driver
  *	refused; after the first it stays at the highest.
- * @KBP_A_POLLER_STATS_DEEP_SLEEPS: Times the limit of its CPU's idle states
- *	was lifted because the poller slept long, or was likely to.
+ * @KBP_A_POLLER_STATS_DEEP_SLEEPS: Sleeps in which the limit of its CPU's
+ *	idle states was lifted, because they were long or likely to be.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,

@@ -32,13 +32,13 @@ poller() {
 poller_del() { kbp poller del --cpu "$NET_CPU" > "$OUT/deleted" || lab_fail "poller del"; }
 
 # pings NAME PERIOD_US COUNT: how often the CPU was in $C6 meanwhile, also before the first packet and after the last,
-# and the limit $LIFTED; $P90 of the round trips.
+# and how many sleeps had the limit $LIFTED; $P90 of the round trips.
 pings() {
 	C6=$(usage C6) LIFTED=$(kbp_counter deep_sleeps)
 	net_traffic "$1" --count "$3" --period-us "$2" --jitter 0
 	net_none_lost "$1"
 	C6=$(($(usage C6) - C6)) LIFTED=$(($(kbp_counter deep_sleeps) - LIFTED)) P90=$(net_value "$1" p90)
-	echo "$1: C6 $C6 times, the limit lifted $LIFTED times for $3 packets, p90 $P90 ns"
+	echo "$1: C6 $C6 times, the limit lifted in $LIFTED sleeps for $3 packets, p90 $P90 ns"
 }
 
 # Other CPUs do not sleep deeply, so what is seen is this one's.
@@ -57,6 +57,8 @@ echo "what is refused"
 ! kbp poller add --cpu "$NET_CPU" --max-cstate-latency $LIMIT_US 2> "$OUT/refused" || lab_fail "without idle states"
 grep "no cpuidle driver has it" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
 insmod "$MODULES/kbp_testidle.ko" "latencies_us=2,50,$DEEP_US" || lab_fail "insmod kbp_testidle"
+! kbp poller add --cpu "$NET_CPU" --max-cstate-latency $DEEP_US 2> "$OUT/refused" || lab_fail "a limit of all"
+grep "keeps none away" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
 ! kbp poller add --cpu "$NET_CPU" --max-cstate-latency 40000 2> "$OUT/refused" || lab_fail "40 ms"
 grep "from 0 to 30000" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
 
@@ -74,17 +76,17 @@ poller --max-cstate-latency $LIMIT_US
 limited || lab_fail "$(kbp poller show --json)"
 kbp save - | grep "max_cstate_latency_us = $LIMIT_US" || lab_fail "it is not saved"
 pings limited 5000 100
-[ "$LIFTED" -le 3 ] || lab_fail "the limit was lifted $LIFTED times"
+[ "$LIFTED" -le 15 ] || lab_fail "the limit was lifted in $LIFTED sleeps"
 [ $((deep - P90)) -ge $((DEEP_US * 800)) ] || lab_fail "p90 $P90 ns, and $deep ns without the limit"
 limited_p90=$P90
 
-echo "a silence lets it in, at its end if it is the first, from its beginning if they are usual"
+echo "a silence lets it in"
 pings silent 50000 40
 [ "$C6" -ge 30 ] || lab_fail "C6 $C6 times"
-[ "$LIFTED" -ge 1 ] || lab_fail "the limit was not lifted"
+[ "$LIFTED" -ge 35 ] || lab_fail "the limit was lifted in $LIFTED sleeps"
 [ "$P90" -ge $((limited_p90 + DEEP_US * 800)) ] || lab_fail "p90 $P90 ns, and $limited_p90 ns with a packet every 5 ms"
 pings busy-again 5000 100
-[ "$LIFTED" -le 10 ] || lab_fail "the limit was lifted $LIFTED times"
+[ "$LIFTED" -le 15 ] || lab_fail "the limit was lifted in $LIFTED sleeps"
 [ "$P90" -le $((limited_p90 + 20000)) ] || lab_fail "p90 $P90 ns, and $limited_p90 ns before"
 
 echo "one that was asked for by somebody else counts, and stays as it is"
@@ -96,6 +98,7 @@ echo 0 > "$USERS_LIMIT"
 
 echo "the CPU goes and comes, and the limit with it"
 echo 0 > "$CPU_DIR/online"
+! limited || lab_fail "a CPU that is not there is limited"
 echo 1 > "$CPU_DIR/online"
 lab_wait_for 5 limited
 pings back 5000 100

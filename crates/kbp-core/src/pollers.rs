@@ -59,10 +59,12 @@ pub(crate) fn plan_governor(
 /// What the module has to know to limit idle states.
 ///
 /// # Errors
-/// When there are none.
+/// When there are none, or none that the limit keeps away.
 pub(crate) fn deep_exit(host: &Host, spec: &PollerSpec) -> Result<Option<u32>, Error> {
     let limit = spec.max_cstate_latency_us;
-    limit.map(|_| deep_exit_us(host, spec.cpu)).transpose()
+    limit
+        .map(|max_us| deep_exit_us(host, spec.cpu, max_us))
+        .transpose()
 }
 
 impl Session<'_> {

@@ -149,6 +149,7 @@ pub fn restore(
         is_last: false,
         imagined: Vec::new(),
         told: Vec::new(),
+        late: BTreeSet::new(),
         attached: BTreeSet::new(),
         ports: BTreeSet::new(),
         restored: Restored::default(),
@@ -265,6 +266,8 @@ struct Run<'r> {
     imagined: Vec<Poller>,
     /// Of a dry run: the interrupts of which irqbalance would have been told by now.
     told: Vec<u32>,
+    /// The CPUs whose pollers are waited for.
+    late: BTreeSet<u32>,
     /// What this run has attached, which it may meet again.
     attached: BTreeSet<String>,
     /// Ports of bridges that were dealt with, by the line that asks for the bridge, while other ports are waited for.
@@ -276,15 +279,22 @@ impl Run<'_> {
     /// Do one thing. The reason comes back where it is to be tried again.
     fn attempt(&mut self, reach: &mut dyn Reach, task: &Task) -> Result<Option<String>, Error> {
         let tried = reach.reach(task.netns(), &mut |control| self.tackle(control, task));
-        match tried {
-            Ok(()) => Ok(None),
-            Err(error) if is_fatal(&error) => Err(error),
-            Err(error) if self.may_come(&error) => Ok(Some(error.to_string())),
+        let reason = match tried {
+            Ok(()) => None,
+            Err(error) if is_fatal(&error) => return Err(error),
+            Err(error) if self.may_come(&error) => Some(error.to_string()),
             Err(error) => {
                 self.fail(task.line(), task.label(), &error);
-                Ok(None)
+                None
             }
+        };
+        if let Task::Poller(poller) = task {
+            match reason.is_some() {
+                true => self.late.insert(poller.it.cpu),
+                false => self.late.remove(&poller.it.cpu),
+            };
         }
+        Ok(reason)
     }
 
     fn tackle(&mut self, control: &mut dyn Control, task: &Task) -> Result<(), Error> {
@@ -318,7 +328,15 @@ impl Run<'_> {
 
     /// Whether it may be otherwise soon, and there is time to wait for that.
     fn may_come(&self, error: &Error) -> bool {
-        !self.is_last && is_early(self.host, error)
+        !self.is_last && (is_early(self.host, error) || self.has_late_poller(error))
+    }
+
+    fn has_late_poller(&self, error: &Error) -> bool {
+        match error {
+            Error::NoPoller { cpu } => self.late.contains(cpu),
+            Error::RolledBack { cause, .. } => self.has_late_poller(cause),
+            _ => false,
+        }
     }
 
     fn attachment(

@@ -613,10 +613,10 @@ pub mod attr_poller {
     /// CPU while packets are to be expected; without it none is.
     pub const MAX_CSTATE_LATENCY_US: u16 = 18;
     /// How long the exit of the deepest idle state of this CPU takes, microseconds, up to 30000; a
-    /// silence of a hundred times that lets it in.
+    /// silence of a hundred times that, 1 ms at least and 100 ms at most, lets it in.
     pub const DEEP_EXIT_US: u16 = 19;
-    /// Whether the kernel was told of that limit (1), or takes none (0); only where one was asked
-    /// for.
+    /// Whether the kernel was told of that limit (1), or takes none, or this CPU is offline (0);
+    /// only where one was asked for.
     pub const CSTATES_LIMITED: u16 = 20;
 }
 
@@ -693,8 +693,8 @@ pub mod attr_poller_stats {
     pub const SPEEDUPS: u16 = 18;
     /// Changes of that frequency that the driver refused; after the first it stays at the highest.
     pub const FREQ_ERRORS: u16 = 19;
-    /// Times the limit of its CPU's idle states was lifted because the poller slept long, or was
-    /// likely to.
+    /// Sleeps in which the limit of its CPU's idle states was lifted, because they were long or
+    /// likely to be.
     pub const DEEP_SLEEPS: u16 = 20;
 }
 
@@ -824,7 +824,7 @@ pub const POLLER_COUNTERS: &[Counter] = &[
     Counter {
         attr: attr_poller_stats::DEEP_SLEEPS,
         name: "deep_sleeps",
-        doc: "Times the limit of its CPU's idle states was lifted because the poller slept long, or was likely to.",
+        doc: "Sleeps in which the limit of its CPU's idle states was lifted, because they were long or likely to be.",
     },
 ];
 

@@ -3,7 +3,11 @@
 
 mod common;
 
-use common::restoring::{failures, family, machine, now, requested};
+use std::time::Duration;
+
+use common::restoring::{failures, family, machine, now, requested, restore_with};
+use kbp_core::restore::Options;
+use kbp_core::setup_read::parse;
 
 #[test]
 fn a_poller_comes_back_without_a_backlog_that_this_kernel_does_not_give() {
@@ -24,8 +28,14 @@ fn a_poller_comes_back_without_what_this_machine_has_not() {
     let (machine, mut family) = (machine(), family());
     let text = "version = 1\n[[poller]]\ncpu = 2\nfreq = 'auto'\nmax_cstate_latency_us = 20\n\
                 [[attach]]\ndevice = 'eth1'\ncpus = '2'\n";
-    for _ in 0..2 {
-        let failed = failures(&now(&machine, &mut family, text));
+    let file = parse("kbp.toml", text).unwrap();
+    // The second time they are there already, without.
+    for wait in [Duration::from_millis(300), Duration::ZERO] {
+        let options = Options {
+            wait,
+            ..Options::default()
+        };
+        let failed = failures(&restore_with(&machine, &mut family, &file, options));
         assert_eq!(failed.len(), 2, "{failed:#?}");
         assert!(failed[0].starts_with("2: the frequency of CPU 2: "));
         assert!(failed[1].starts_with("2: the idle states of CPU 2: "));

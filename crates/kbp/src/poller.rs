@@ -57,7 +57,7 @@ pub struct AddArgs {
     #[arg(long, requires = "freq")]
     force: bool,
     /// Keep idle states whose exit takes longer than this, microseconds (0 to 30000), from the CPU while packets are to
-    /// be expected. In a silence of a hundred times the deepest one's exit they are let in.
+    /// be expected. In a silence of a hundred times the deepest one's exit, 1 ms at least and 100 ms at most, they are let in.
     #[arg(long, value_name = "US", value_parser = parse_cstate_latency)]
     max_cstate_latency: Option<u32>,
     /// Say what would be changed, and change nothing.

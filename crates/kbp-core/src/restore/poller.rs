@@ -22,6 +22,8 @@ struct Extra {
     check: fn(&Host, &State, &PollerSpec) -> Result<(), Error>,
     remove: fn(&mut PollerSpec),
     is_missed: fn(&Poller) -> bool,
+    /// Whether its driver may come as late as a card.
+    comes_late: bool,
 }
 
 const EXTRAS: [Extra; 2] = [
@@ -31,6 +33,7 @@ const EXTRAS: [Extra; 2] = [
         check: |host, state, spec| plan_governor(host, state, spec).map(|_| ()),
         remove: |spec| (spec.freq, spec.freq_shared) = (None, None),
         is_missed: |there| there.freq_requested == Freq::Off,
+        comes_late: true,
     },
     Extra {
         key: "max_cstate_latency_us",
@@ -38,6 +41,7 @@ const EXTRAS: [Extra; 2] = [
         check: |host, _, spec| deep_exit(host, spec).map(|_| ()),
         remove: |spec| spec.max_cstate_latency_us = None,
         is_missed: |there| there.max_cstate_latency_us.is_none(),
+        comes_late: false,
     },
 ];
 
@@ -115,22 +119,26 @@ impl Run<'_> {
         wish: &At<PollerSpec>,
     ) -> Result<PollerPlan, Error> {
         let mut spec = wish.it.clone();
+        let mut removed = Vec::new();
         self.host.require_online(spec.cpu)?;
         for extra in EXTRAS {
             match (extra.check)(self.host, &session.file.state, &spec) {
                 Ok(()) => {}
-                // The driver may come as late as a card.
-                Err(Error::Unsupported(words)) if !self.is_last => {
+                Err(Error::Unsupported(words)) if extra.comes_late && !self.is_last => {
                     return Err(Error::NotFound(words))
                 }
                 Err(error) if self.may_come(&error) => return Err(error),
                 Err(error) => {
-                    self.fail(wish.line, (extra.label)(spec.cpu), &error);
                     (extra.remove)(&mut spec);
+                    removed.push(((extra.label)(spec.cpu), error));
                 }
             }
         }
-        session.plan_poller(&spec)
+        let plan = session.plan_poller(&spec)?;
+        for (what, error) in removed {
+            self.fail(wish.line, what, &error);
+        }
+        Ok(plan)
     }
 
     /// Whether this machine can't do that; then it is told.
