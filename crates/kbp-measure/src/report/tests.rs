@@ -6,7 +6,8 @@ use super::*;
 use crate::check::check_demo;
 use crate::result::tests::sample;
 use crate::result::{
-    Bulk, CpuTimes, CpuUse, Energy, NotRun, OneWay, OpenLoop, ResultFile, Row, Throughput,
+    Bulk, CpuTimes, CpuUse, Energy, EnergyEstimate, FrequencyUse, IdleUse, NotRun, OneWay,
+    OpenLoop, ResultFile, Row, Throughput,
 };
 
 /// A result with every optional field filled, and a row of every kind of traffic.
@@ -112,7 +113,29 @@ fn costs(row: &mut Row) {
     row.energy = Some(Energy {
         joules: None,
         source,
+        estimate: Some(EnergyEstimate {
+            joules: 6.6,
+            watts: 2.2,
+            busy_cpus: 0.4,
+            of_cpus: vec![2, 3],
+            model: "EE-KBP".into(),
+        }),
     });
+    row.frequency = Some(FrequencyUse {
+        changes: 77,
+        mean_khz: Some(1_200_000.0),
+    });
+    let rests = IdleUse {
+        entries: 9,
+        time_ns: 1_000_000,
+    };
+    row.idle_states = [("C6".into(), rests)].into();
+    row.witness.mode_threads_sleeps = Some(55);
+    if let Some(poller) = &mut row.poller {
+        poller.empty_polls = Some(9_000);
+        poller.slowdowns = Some(38);
+        poller.speedups = Some(39);
+    }
     row.note = Some("believe the real clock".into());
     row.timeline_ns = (0..500).map(|i| [i * 6_000_000, 43_000 + i]).collect();
 }
