@@ -421,6 +421,26 @@ mod tests {
         assert!(json[0].get("arrivals").is_none() && json[1]["arrivals"] == "poisson");
     }
 
+    /// Without traffic there are no round trips to set against each other, and the costs are there.
+    #[test]
+    fn without_traffic_there_are_costs_only() {
+        let mut file = sample();
+        file.rows.retain(|row| row.load == "idle" && row.round == 1);
+        for row in &mut file.rows {
+            row.traffic = NO_TRAFFIC.into();
+            row.histogram_ns.clear();
+            row.n = 0;
+        }
+        let groups = groups(&file);
+        assert_eq!((groups.len(), groups[0].lines.len()), (1, 4));
+        let text = text(&groups, &file);
+        assert!(
+            text.contains("nic, idle, no traffic\n  what it cost"),
+            "{text}"
+        );
+        assert!(!text.contains("p99"), "{text}");
+    }
+
     #[test]
     fn the_same_twice_shows_no_difference() {
         let mut file = sample();

@@ -7,7 +7,7 @@ use crate::check::check_demo;
 use crate::result::tests::sample;
 use crate::result::{
     Bulk, CpuTimes, CpuUse, Energy, EnergyEstimate, FrequencyUse, IdleUse, NotRun, OneWay,
-    OpenLoop, ResultFile, Row, Throughput,
+    OpenLoop, ResultFile, Row, Throughput, NO_TRAFFIC,
 };
 
 /// A result with every optional field filled, and a row of every kind of traffic.
@@ -76,6 +76,10 @@ pub(crate) fn full() -> ResultFile {
         bulk: Some(bulk),
         tool: "iperf3".into(),
         ..bare("tcp-stream")
+    });
+    file.rows.push(Row {
+        rate_bps: None,
+        ..bare(NO_TRAFFIC)
     });
     file.partial = true;
     file.not_run.push(not_run());
