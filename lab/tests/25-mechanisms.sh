@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testfreq --timeout 600s
+# lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testfreq --timeout 900s
 # kernels: wide
 #
 # Every mechanism that can run on this kernel is set up around a short ping-pong, is seen to have served it, and leaves

@@ -43,17 +43,8 @@ pub(crate) fn full() -> ResultFile {
         rtt_ns: Default::default(),
         ..of(traffic)
     };
-    let throughput = Throughput {
-        frames_per_s: 91_000.0,
-        bps: 61e6,
-        trial_ns: 1_000_000_000,
-        resolution_percent: 1.0,
-        resolution_frames_per_s: None,
-        trials: 9,
-        limited_by_tester: true,
-    };
     file.rows.push(Row {
-        throughput: Some(throughput),
+        throughput: Some(throughput()),
         ..bare("rfc2544")
     });
     let one_way = OneWay {
@@ -84,6 +75,18 @@ pub(crate) fn full() -> ResultFile {
     file.partial = true;
     file.not_run.push(not_run());
     file
+}
+
+fn throughput() -> Throughput {
+    Throughput {
+        frames_per_s: 91_000.0,
+        bps: 61e6,
+        trial_ns: 1_000_000_000,
+        resolution_percent: 1.0,
+        resolution_frames_per_s: None,
+        trials: 9,
+        limited_by_tester: true,
+    }
 }
 
 fn not_run() -> NotRun {
