@@ -4,8 +4,21 @@
 # One unit of a study, inside the guest: `kbp compare` with the arguments of the study file. What it measured is in
 # $OUT/result.json, also when a cell failed; then it ends with 1.
 #
-# From the lab: $OUT (results), $MODULES (kbp.ko and the modules of the loads).
+# A machine of the study that names lab/modules/testfreq or testidle has these drivers for the whole unit, under every
+# mechanism alike. Whatever no mechanism governs has its highest frequency then, and the result says so.
+#
+# From the lab: $OUT (results), $MODULES (kbp.ko, the modules of the loads, the drivers).
 set -eu
+
+if [ -e "$MODULES/kbp_testidle.ko" ]; then
+	insmod "$MODULES/kbp_testidle.ko"
+fi
+if [ -e "$MODULES/kbp_testfreq.ko" ]; then
+	insmod "$MODULES/kbp_testfreq.ko"
+	for governor in /sys/devices/system/cpu/cpufreq/policy*/scaling_governor; do
+		echo performance > "$governor"
+	done
+fi
 
 # The lab reads exit codes 0, 1 and 4 as pass, fail and skip; a study never skips.
 kbp compare --out "$OUT" --modules "$MODULES" "$@" || exit 1

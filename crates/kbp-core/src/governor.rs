@@ -106,6 +106,21 @@ fn file(cpu: u32, name: &str) -> String {
     format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}")
 }
 
+/// Whether the frequency of this CPU could follow a poller of its own, as far as that can be said before the module, which
+/// brings the governor, is loaded.
+///
+/// # Errors
+/// Why it can't, with the way out.
+pub fn can_follow(host: &Host, cpu: u32) -> Result<(), Error> {
+    chosen(host, cpu)?;
+    let driver = driver(host, cpu)?;
+    if active_mode(host, &driver).is_some() {
+        return Err(no_governor(host, &driver));
+    }
+    sharers(host, cpu, false)?;
+    require_range(host, cpu)
+}
+
 /// How this CPU comes under the module's governor; nothing is changed. `shared`: also where other CPUs have the same
 /// frequency.
 ///
@@ -113,44 +128,14 @@ fn file(cpu: u32, name: &str) -> String {
 /// Why it can't, with the way out.
 pub fn plan(host: &Host, state: &State, cpu: u32, shared: bool) -> Result<GovernorPlan, Error> {
     let read = |name: &str| host.read_optional(&file(cpu, name));
-    let Some(from) = read("scaling_governor")? else {
-        return Err(Error::Unsupported(format!(
-            "CPU {cpu} has no frequency to choose here: no cpufreq driver has it, as in most virtual machines, whose hosts \
-             choose"
-        )));
-    };
-    let driver = read("scaling_driver")?.unwrap_or_default();
+    let from = chosen(host, cpu)?;
     let known = read("scaling_available_governors")?.unwrap_or_default();
     if !known.split_whitespace().any(|name| name == OURS) {
-        return Err(no_governor(host, &driver));
+        return Err(no_governor(host, &driver(host, cpu)?));
     }
-    let related = host.read_trimmed(&file(cpu, "related_cpus"))?;
-    let cpus: CpuList = related.replace(' ', ",").parse().map_err(|_| {
-        Error::Unsupported(format!("CPU {cpu} shares its frequency with '{related}'"))
-    })?;
+    let cpus = sharers(host, cpu, shared)?;
     let first = cpus.iter().next().unwrap_or(cpu);
-    let others: Vec<String> = cpus
-        .iter()
-        .filter(|other| *other != cpu)
-        .map(|other| other.to_string())
-        .collect();
-    if !others.is_empty() && !shared {
-        return Err(Error::Conflict(format!(
-            "CPU {cpu} has one frequency with CPU {}: all of them are slow while the poller sleeps; --force \
-             (`freq_shared = true` in the file) has it so",
-            others.join(", ")
-        )));
-    }
-    let limits = (read("scaling_min_freq")?, read("scaling_max_freq")?);
-    if let (Some(min), Some(max)) = limits {
-        if min == max {
-            return Err(Error::Conflict(format!(
-                "the limits of CPU {cpu} leave one frequency, {min} kHz; raise /{} or lower /{}",
-                file(cpu, "scaling_max_freq"),
-                file(cpu, "scaling_min_freq")
-            )));
-        }
-    }
+    require_range(host, cpu)?;
     if from == OURS && !state.governors.contains_key(&first) {
         return Err(Error::Conflict(format!(
             "CPU {cpu} has the governor '{OURS}' already, and what it had before is not known here; write the one that is to \
@@ -165,20 +150,77 @@ pub fn plan(host: &Host, state: &State, cpu: u32, shared: bool) -> Result<Govern
     Ok(GovernorPlan {
         cpu,
         first,
-        is_shared: !others.is_empty(),
+        is_shared: cpus.len() > 1,
         from,
         speed_khz,
     })
 }
 
-/// Why a driver offers the module's governor no frequency.
-fn no_governor(host: &Host, driver: &str) -> Error {
-    let active = ["intel_pstate", "amd_pstate"].into_iter().find(|name| {
+/// The governor of a CPU.
+fn chosen(host: &Host, cpu: u32) -> Result<String, Error> {
+    host.read_optional(&file(cpu, "scaling_governor"))?.ok_or_else(|| {
+        Error::Unsupported(format!(
+            "CPU {cpu} has no frequency to choose here: no cpufreq driver has it, as in most virtual machines, whose hosts \
+             choose"
+        ))
+    })
+}
+
+fn driver(host: &Host, cpu: u32) -> Result<String, Error> {
+    Ok(host
+        .read_optional(&file(cpu, "scaling_driver"))?
+        .unwrap_or_default())
+}
+
+/// The CPUs that have one frequency with this one, and it.
+fn sharers(host: &Host, cpu: u32, shared: bool) -> Result<CpuList, Error> {
+    let related = host.read_trimmed(&file(cpu, "related_cpus"))?;
+    let cpus: CpuList = related.replace(' ', ",").parse().map_err(|_| {
+        Error::Unsupported(format!("CPU {cpu} shares its frequency with '{related}'"))
+    })?;
+    let others: Vec<String> = cpus
+        .iter()
+        .filter(|other| *other != cpu)
+        .map(|other| other.to_string())
+        .collect();
+    if !others.is_empty() && !shared {
+        return Err(Error::Conflict(format!(
+            "CPU {cpu} has one frequency with CPU {}: all of them are slow while the poller sleeps; --force \
+             (`freq_shared = true` in the file) has it so",
+            others.join(", ")
+        )));
+    }
+    Ok(cpus)
+}
+
+/// The limits have to leave a choice.
+fn require_range(host: &Host, cpu: u32) -> Result<(), Error> {
+    let read = |name: &str| host.read_optional(&file(cpu, name));
+    let limits = (read("scaling_min_freq")?, read("scaling_max_freq")?);
+    if let (Some(min), Some(max)) = limits {
+        if min == max {
+            return Err(Error::Conflict(format!(
+                "the limits of CPU {cpu} leave one frequency, {min} kHz; raise /{} or lower /{}",
+                file(cpu, "scaling_max_freq"),
+                file(cpu, "scaling_min_freq")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The driver's name, where it chooses frequencies by itself.
+fn active_mode(host: &Host, driver: &str) -> Option<&'static str> {
+    ["intel_pstate", "amd_pstate"].into_iter().find(|name| {
         let status = host.read_optional(&format!("sys/devices/system/cpu/{name}/status"));
         driver.replace('-', "_").starts_with(name)
             && status.is_ok_and(|text| text.as_deref() == Some("active"))
-    });
-    Error::Conflict(match active {
+    })
+}
+
+/// Why a driver offers the module's governor no frequency.
+fn no_governor(host: &Host, driver: &str) -> Error {
+    Error::Conflict(match active_mode(host, driver) {
         Some(name) => format!(
             "{driver} chooses frequencies by itself (active mode); `echo passive > /sys/devices/system/cpu/{name}/status` \
              leaves that to governors"

@@ -372,6 +372,24 @@ impl Host {
             .ok_or_else(|| self.malformed(&file, "it does not begin with a time"))
     }
 
+    /// How often a thread gave up its CPU by itself, which is how often it slept; `None` when it is gone.
+    ///
+    /// # Errors
+    /// When it is there and can't be read.
+    pub fn thread_sleeps(&self, tid: u32) -> Result<Option<u64>, HostError> {
+        let file = format!("proc/{tid}/status");
+        let Some(text) = self.read_optional(&file)? else {
+            return Ok(None);
+        };
+        let mut counts = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        let count = counts.next().and_then(first_number);
+        count
+            .map(Some)
+            .ok_or_else(|| self.malformed(&file, "it has no voluntary_ctxt_switches"))
+    }
+
     /// The mounted file systems that this process sees.
     pub fn mounts(&self) -> Result<Vec<Mount>, HostError> {
         Ok(parse_mounts(&self.read("proc/mounts")?))

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Family, Machine};
-use kbp_core::governor::Outcome;
+use kbp_core::governor::{self, Outcome};
 use kbp_core::model::PollerSpec;
 use kbp_core::plan::{release_all, Session};
 use kbp_core::state::StateFile;
@@ -168,4 +168,33 @@ fn what_cannot_follow_is_refused_and_nothing_is_changed() {
         assert_eq!(machine.files(), before);
         assert!(family.pollers.is_empty());
     }
+}
+
+/// Before the module is there nothing offers its governor, and everything else can be said already.
+#[test]
+fn what_keeps_it_from_following_is_known_before_the_module_is_loaded() {
+    let free = machine(false);
+    free.write(
+        &file(2, "scaling_available_governors"),
+        "userspace schedutil\n",
+    );
+    let before = free.files();
+    governor::can_follow(&free.host, 2).unwrap();
+    assert_eq!(free.files(), before, "asking changes nothing");
+    let mut family = Family::default();
+    assert!(add(&free, &mut family, &wish(2, false)).is_err());
+
+    let refusal = |machine: &Machine| {
+        governor::can_follow(&machine.host, 2)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(refusal(&machine(true)).contains("one frequency with CPU 3"));
+    free.write(&file(2, "scaling_min_freq"), "2400000\n");
+    assert!(refusal(&free).contains("leave one frequency"));
+    free.write(&file(2, "scaling_driver"), "amd-pstate-epp\n");
+    free.write("sys/devices/system/cpu/amd_pstate/status", "active\n");
+    assert!(refusal(&free).contains("chooses frequencies by itself"));
+    let none = governor::can_follow(&free.host, 9).unwrap_err();
+    assert_eq!(none.class(), Class::Unsupported);
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::report::row_name;
 use crate::report::text::{count, micros};
-use crate::result::{Row, TOOL_KBP};
+use crate::result::{Row, NO_TRAFFIC, TOOL_KBP};
 
 /// The line above the rows. Times are in µs.
 pub fn heading() -> String {
@@ -47,8 +47,10 @@ pub fn line(row: &Row) -> String {
         row.witness.net_rx_softirqs,
         row.witness.hard_irqs
     );
-    if row.traffic != "ping-pong" && row.tool == TOOL_KBP {
-        // Writing into a string does not fail.
+    // Writing into a string does not fail.
+    if row.traffic == NO_TRAFFIC {
+        line += "  no traffic";
+    } else if row.traffic != "ping-pong" && row.tool == TOOL_KBP {
         let _ = write!(line, "  {} bytes", row.size_bytes);
         if let Some(arrivals) = &row.arrivals {
             let _ = write!(line, ", {arrivals}");

@@ -41,18 +41,19 @@ pub(super) fn run(args: &CompareArgs, json: bool) -> Result<u8> {
         return Ok(0);
     }
     let _lock = lock()?;
-    let config = args.config(&plan, &options);
+    interrupt::catch()?;
+    // First what a mechanism changed, while the interfaces are still where it found them, and before the machine is
+    // described.
+    if let Some(undone) = leftover::recover()? {
+        eprintln!("kbp: undone what a run that died has left: {undone}");
+    }
+    let config = args.config(&plan, &options)?;
     let fresh = begin_result(args.clock(), args.git(), config)?;
     let path = args.out()?.join("result.json");
     if args.restart {
         discard(&path)?;
     }
     let mut file = resume::continued(&path, fresh)?;
-    interrupt::catch()?;
-    // First what a mechanism changed, while the interfaces are still where it found them.
-    if let Some(undone) = leftover::recover()? {
-        eprintln!("kbp: undone what a run that died has left: {undone}");
-    }
     place_of::remove_left()?;
     // Everything of this process that is not placed elsewhere keeps out of the way.
     Place {

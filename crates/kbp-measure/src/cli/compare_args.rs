@@ -11,9 +11,11 @@ use kbp_core::Host;
 use super::frames::{self, FramesArgs};
 use super::study::StudyArgs;
 use crate::compare::bench::Options;
+use crate::compare::cpu_words;
 use crate::compare::place_of::{self, PathOptions};
 use crate::compare::plan::Plan;
 use crate::compare::preset::{self, Preset};
+use crate::compare::row::Traffic;
 use crate::compare::streams;
 use crate::compare::tables;
 use crate::error::{Error, Result};
@@ -303,9 +305,13 @@ impl CompareArgs {
     }
 
     /// All of it, for the result.
-    pub(super) fn config(&self, plan: &Plan, options: &Options) -> Config {
-        let client = &options.client;
-        Config {
+    ///
+    /// # Errors
+    /// When what sets the poller's CPU's frequency can't be read.
+    pub(super) fn config(&self, plan: &Plan, options: &Options) -> Result<Config> {
+        let (host, client) = (Host::system(), &options.client);
+        let poller = options.path.cpus.poller;
+        Ok(Config {
             seed: client.seed,
             payload_len: client.payload_len,
             period_ns: client.period_ns,
@@ -332,9 +338,15 @@ impl CompareArgs {
                 .collect(),
             plan: Some(plan.clone()),
             rps_cpu: options.path.rps_cpu,
+            cpufreq: cpu_words::frequency(&host, poller)?,
+            cpuidle: cpu_words::idle(&host, poller)?,
             rules: Some(options.path.rules),
+            no_traffic: options
+                .frames
+                .iter()
+                .any(|frames| matches!(frames, Traffic::Nothing(_))),
             frames: options.frames.iter().filter_map(frames::setting).collect(),
-        }
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `kbp compare` sends instead of pings: frames whatever comes back, or searches for the highest rate without loss.
+//! What `kbp compare` sends instead of pings: frames whatever comes back, searches for the highest rate without loss, or
+//! nothing.
 //!
 //! Not here: sending them ([`crate::tester`]).
 
@@ -24,6 +25,9 @@ pub struct FramesArgs {
     /// Search the highest rate without loss (RFC 2544) up to this one instead of the ping-pong
     #[arg(long, value_name = "RATE", conflicts_with = "open_loop")]
     throughput: Option<Rate>,
+    /// Send nothing: what a mechanism costs while nobody needs it
+    #[arg(long, conflicts_with_all = ["open_loop", "throughput"])]
+    no_traffic: bool,
     /// Length of the trials, resolution and confirmation of --throughput
     #[arg(long, value_enum, default_value_t = Preset::Lab, value_name = "PRESET")]
     search: Preset,
@@ -46,6 +50,9 @@ impl FramesArgs {
     pub(super) fn traffics(&self, seed: u64, drain_ns: u64) -> Result<Vec<Traffic>> {
         let arrivals = self.arrivals.arrivals()?;
         self.check(&arrivals)?;
+        if self.no_traffic {
+            return Ok(vec![Traffic::Nothing(0)]);
+        }
         let mut traffics = Vec::new();
         for &bytes in &self.frame {
             let traffic = match self.throughput {
@@ -89,6 +96,11 @@ impl FramesArgs {
                 "--arrivals {arrivals}: how many? Say it with --open-loop RATE"
             )));
         }
+        if self.no_traffic && !is_constant {
+            return Err(Error::Invalid(format!(
+                "--no-traffic with --arrivals {arrivals}: nothing arrives; leave one out"
+            )));
+        }
         let sends_frames = has_rate || self.throughput.is_some();
         let twice = self
             .frame
@@ -107,7 +119,7 @@ impl FramesArgs {
 /// What is sent instead of pings, for the result.
 pub(super) fn setting(traffic: &Traffic) -> Option<FramesSetting> {
     match traffic {
-        Traffic::PingPong(_) => None,
+        Traffic::PingPong(_) | Traffic::Nothing(_) => None,
         Traffic::OpenLoop(config) => Some(FramesSetting {
             frame_bytes: config.frame_bytes,
             rate_bps: config.rate_bps,
@@ -180,6 +192,8 @@ mod tests {
         assert!(why.contains("leave --open-loop out"), "{why}");
         let why = refusal(&["--arrivals", &trace, "--throughput", "1M"]);
         assert!(why.contains("RFC 2544"), "{why}");
+        let why = refusal(&["--arrivals", &trace, "--no-traffic"]);
+        assert!(why.contains("nothing arrives"), "{why}");
         let why = refusal(&["--arrivals", "onoff:1:9"]);
         assert!(why.contains("--open-loop RATE"), "{why}");
     }

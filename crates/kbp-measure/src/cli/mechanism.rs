@@ -60,6 +60,9 @@ pub struct MechanismsArgs {
     /// An interface that is to be served; may be repeated. Without one, only the machine is asked
     #[arg(long = "dev", value_name = "DEV[@NETNS]")]
     devices: Vec<Device>,
+    /// CPU of receive interrupts, threads and poller
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    cpu: u32,
 }
 
 /// `kbp measure mechanism`
@@ -124,6 +127,7 @@ pub(super) fn list(args: &MechanismsArgs, json: bool) -> Result<u8> {
     let site = Site {
         host: &host,
         links: &links,
+        cpu: args.cpu,
     };
     let answers = MECHANISMS.iter().map(|m| (m, m.can_run_at(&site)));
     if json {

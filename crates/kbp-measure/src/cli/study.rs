@@ -242,14 +242,19 @@ mod tests {
         assert!(error.contains("6.1/vxlan"), "{error}");
     }
 
-    /// The study that is shipped has to be runnable without a machine being asked.
+    /// The studies that are shipped have to be runnable without a machine being asked.
     #[test]
-    fn the_bench_is_a_study_that_can_be_planned() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/studies/bench.toml");
-        let units = Study::load(&path).unwrap().units(plan).unwrap();
-        assert!(units.len() > 3, "{}", units.len());
-        for unit in &units {
-            assert!(unit.cells > 0, "{}", unit.name());
+    fn the_shipped_studies_can_be_planned() {
+        for name in ["bench.toml", "energy.toml"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/studies");
+            let units = Study::load(&folder.join(name))
+                .unwrap()
+                .units(plan)
+                .unwrap();
+            assert!(units.len() > 3, "{name}: {}", units.len());
+            for unit in &units {
+                assert!(unit.cells > 0, "{name}: {}", unit.name());
+            }
         }
     }
 }

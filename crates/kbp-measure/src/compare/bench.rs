@@ -295,6 +295,7 @@ impl Options {
                 span_ns: row_ns,
                 ..config.clone()
             }),
+            Traffic::Nothing(_) => Traffic::Nothing(row_ns),
             other => other.clone(),
         };
         match self.frames.is_empty() {
@@ -315,6 +316,7 @@ fn span_ns(traffic: &Traffic) -> u64 {
             Stop::Pings(pings) => pings * client.period_ns,
         },
         Traffic::OpenLoop(config) => config.span_ns,
+        Traffic::Nothing(span_ns) => *span_ns,
         Traffic::Throughput(config) => (config.trial_ns + config.settle_ns) * TRIALS,
     }
 }

@@ -2,13 +2,15 @@
 //! Mechanism beside mechanism: which cells are measured in which order, and their measurement.
 //!
 //! A command becomes a [`plan`], the [`engine`] goes through its cells and keeps their rows, a [`bench`] measures them:
-//! on a path ([`place_of`], [`rig`]), between two ends ([`server`], [`row`]). [`table`] prints what came out. A
-//! [`study`] does that in virtual machines.
+//! on a path ([`place_of`], [`rig`]), between two ends ([`server`], [`row`]). [`table`] prints what came out, [`costs`] what
+//! it cost. A [`study`] does that in virtual machines.
 //!
 //! Not here: what serves the packets ([`crate::mechanism`]), what disturbs them ([`crate::load`]), and what may be said
 //! of two sets of rows ([`crate::stats`]).
 
 pub mod bench;
+pub mod costs;
+pub mod cpu_words;
 pub mod engine;
 pub mod place_of;
 pub mod plan;

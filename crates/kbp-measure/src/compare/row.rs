@@ -6,15 +6,17 @@
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use kbp_core::Host;
 use kbp_lab::topo::End;
 
 use super::server::Server;
 use crate::error::{Error, Result};
+use crate::hold;
 use crate::party::sockperf::Sockperf;
 use crate::place::Place;
-use crate::result::{Row, TOOL_SOCKPERF};
+use crate::result::{Row, NO_TRAFFIC, TOOL_KBP, TOOL_SOCKPERF};
 use crate::tester::backend::Udp;
 use crate::tester::openloop::{self, OpenLoopConfig};
 use crate::tester::pingpong::{run_client, ClientConfig};
@@ -58,6 +60,8 @@ pub enum Traffic {
     OpenLoop(OpenLoopConfig),
     /// The search for the highest rate without loss.
     Throughput(ThroughputConfig),
+    /// Nothing, for so many nanoseconds.
+    Nothing(u64),
 }
 
 /// Measures a row with our own tester.
@@ -74,6 +78,7 @@ pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Resu
         Traffic::PingPong(config) => ping_pong(ends, config, label, on_warm),
         Traffic::OpenLoop(config) => open_loop(ends, config, label, on_warm),
         Traffic::Throughput(config) => highest_rate(ends, config, label, on_warm),
+        Traffic::Nothing(span_ns) => nothing(*span_ns, label, on_warm),
     });
     let echoed = server.stop();
     let (row, between) = measured?;
@@ -115,6 +120,20 @@ fn highest_rate(
     on_warm()?;
     let report = throughput::run(&mut backend, config, |_, _| {})?;
     Ok(report.row(label.mode, label.load, label.round))
+}
+
+/// A client that only waits.
+fn nothing(span_ns: u64, label: Label, on_warm: OnWarm) -> Result<Row> {
+    on_warm()?;
+    hold::for_time(Duration::from_nanos(span_ns));
+    Ok(Row {
+        mode: label.mode.into(),
+        load: label.load.into(),
+        round: label.round,
+        tool: TOOL_KBP.into(),
+        traffic: NO_TRAFFIC.into(),
+        ..Row::default()
+    })
 }
 
 /// What a client says while it runs.

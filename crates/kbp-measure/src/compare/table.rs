@@ -10,9 +10,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::costs::{self, Costs};
 use super::rates;
 use crate::report::text::{bits, micros, ratio as share};
-use crate::result::{CpuUse, ResultFile, Row, TOOL_KBP};
+use crate::result::{CpuUse, ResultFile, Row, NO_TRAFFIC, TOOL_KBP};
 use crate::stats::{percentile_ns, ratio, Ratio, Verdict};
 
 /// The percentile whose ratios the printed table has.
@@ -77,6 +78,8 @@ pub struct Line {
     pub hard_irqs: u64,
     /// CPU time of the machine that was not idle, percent of one CPU; absent where it was not read.
     pub cpu_percent: Option<f64>,
+    /// What it cost otherwise.
+    pub costs: Costs,
     /// What is to be known before it is believed.
     pub note: Option<String>,
 }
@@ -93,9 +96,8 @@ pub struct Ratios {
 /// The groups of a result, in the order in which they were measured. Rows of third parties are left out, and those that
 /// are a rate ([`super::rates`]).
 pub fn groups(file: &ResultFile) -> Vec<Group> {
-    let ours = |row: &&Row| {
-        row.tool == TOOL_KBP && !row.histogram_ns.is_empty() && row.throughput.is_none()
-    };
+    let is_shown = |row: &Row| !row.histogram_ns.is_empty() || row.traffic == NO_TRAFFIC;
+    let ours = |row: &&Row| row.tool == TOOL_KBP && is_shown(row) && row.throughput.is_none();
     let rows: Vec<&Row> = file.rows.iter().filter(ours).collect();
     let places = unique(rows.iter().map(|row| place(row)));
     let here = |of: &Place| -> Vec<&Row> {
@@ -194,6 +196,7 @@ fn line(mode: &str, rows: &[&Row]) -> Line {
         net_rx_softirqs: mean(|row| row.witness.net_rx_softirqs),
         hard_irqs: mean(|row| row.witness.hard_irqs),
         cpu_percent: cpu_percent(rows),
+        costs: Costs::of(rows),
         note: rows.iter().find_map(|row| row.note.clone()),
     }
 }
@@ -220,19 +223,15 @@ fn cpu_percent(rows: &[&Row]) -> Option<f64> {
 pub fn text(groups: &[Group], file: &ResultFile) -> String {
     let mut text = String::new();
     for group in groups {
-        let stock = group.stock.as_deref().unwrap_or("the stock path");
-        let rival = group.rival.as_deref().unwrap_or("none");
         // Writing into a string does not fail.
-        let _ = writeln!(
-            text,
-            "\n{}, {}{}: round trips in µs; p99 against {stock} and the best rival ({rival}), 95 % intervals\n{}",
-            group.path,
-            group.load,
-            sent(group),
-            heading()
-        );
+        let _ = write!(text, "\n{}, {}{}", group.path, group.load, sent(group));
+        text += &match group.traffic == NO_TRAFFIC {
+            true => "\n".into(),
+            false => round_trips(group),
+        };
+        let _ = writeln!(text, "{}", costs::heading());
         for line in &group.lines {
-            let _ = writeln!(text, "{}", one(line));
+            let _ = writeln!(text, "{}", costs::line(&line.mode, &line.costs));
         }
         let notes = unique(group.lines.iter().filter_map(|line| line.note.as_ref()));
         for note in notes {
@@ -257,10 +256,23 @@ pub fn text(groups: &[Group], file: &ResultFile) -> String {
     text
 }
 
+/// The mechanisms with their round trips.
+fn round_trips(group: &Group) -> String {
+    let stock = group.stock.as_deref().unwrap_or("the stock path");
+    let rival = group.rival.as_deref().unwrap_or("none");
+    let lines: Vec<String> = group.lines.iter().map(one).collect();
+    format!(
+        ": round trips in µs; p99 against {stock} and the best rival ({rival}), 95 % intervals\n{}\n{}\n",
+        heading(),
+        lines.join("\n")
+    )
+}
+
 /// What was sent, where it was no ping.
 fn sent(group: &Group) -> String {
     match (group.traffic.as_str(), group.rate_bps) {
         ("ping-pong", _) => String::new(),
+        (NO_TRAFFIC, _) => ", no traffic".into(),
         (traffic, Some(rate)) => format!(
             ", {traffic} of {} bytes at {}{}",
             group.size_bytes,
@@ -407,6 +419,26 @@ mod tests {
         );
         let json = serde_json::to_value(&groups).unwrap();
         assert!(json[0].get("arrivals").is_none() && json[1]["arrivals"] == "poisson");
+    }
+
+    /// Without traffic there are no round trips to set against each other, and the costs are there.
+    #[test]
+    fn without_traffic_there_are_costs_only() {
+        let mut file = sample();
+        file.rows.retain(|row| row.load == "idle" && row.round == 1);
+        for row in &mut file.rows {
+            row.traffic = NO_TRAFFIC.into();
+            row.histogram_ns.clear();
+            row.n = 0;
+        }
+        let groups = groups(&file);
+        assert_eq!((groups.len(), groups[0].lines.len()), (1, 4));
+        let text = text(&groups, &file);
+        assert!(
+            text.contains("nic, idle, no traffic\n  what it cost"),
+            "{text}"
+        );
+        assert!(!text.contains("p99"), "{text}");
     }
 
     #[test]

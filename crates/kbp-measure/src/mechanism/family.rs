@@ -21,6 +21,8 @@ pub struct Site<'a> {
     pub host: &'a Host,
     /// Interfaces on the way of a packet; none asks for the machine only.
     pub links: &'a [Link],
+    /// CPU that would have the poller.
+    pub cpu: u32,
 }
 
 /// Where a mechanism is set up, and how.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The modes of our poller: one poller owns its CPU, `SCHED_FIFO`.
+//! The modes of our poller: one poller owns its CPU, `SCHED_FIFO`; the frequency of that CPU may follow it.
 //!
 //! Interfaces with NAPI instances are attached to it in the mode. The packets of the others go through a backlog:
 //! they are steered to that of its CPU by RPS, and that is attached too.
@@ -7,8 +7,8 @@
 
 use kbp_core::model::{NapiRef, Poller, PollerSpec, Schedule};
 use kbp_core::plan::{AttachRequest, Session, Target};
-use kbp_core::uapi::{Backlog, Mode, Owns};
-use kbp_core::{backlog, check, module, sched, Client, CpuList, Host};
+use kbp_core::uapi::{Backlog, Freq, Mode, Owns};
+use kbp_core::{backlog, check, governor, module, sched, Client, CpuList, Host};
 
 use crate::compare::rig::Link;
 use crate::error::Result;
@@ -21,6 +21,8 @@ use crate::result::Row;
 pub(crate) struct Kbp {
     /// How attached instances are served.
     pub mode: Mode,
+    /// Whether the frequency of its CPU follows it.
+    pub freq: Freq,
 }
 
 fn connect() -> Result<Client> {
@@ -108,6 +110,15 @@ fn active_modes(ifname: &str) -> Result<Vec<Mode>> {
         .map_err(kbp_core::Error::from)?)
 }
 
+/// Creates the poller as `kbp poller add` does: the governor that it replaces is remembered, and goes back with it.
+fn add_poller(spec: &PollerSpec) -> Result<()> {
+    let (host, mut client) = (Host::system(), connect()?);
+    let mut session = Session::open(&host, &mut client)?;
+    let plan = session.plan_poller(spec)?;
+    session.add_poller(&plan)?;
+    Ok(())
+}
+
 fn delete_poller(cpu: u32) -> Result<()> {
     let (host, mut client) = (Host::system(), connect()?);
     let pollers = client.pollers().map_err(kbp_core::Error::from)?;
@@ -134,7 +145,18 @@ impl Kbp {
                 poller.schedule
             )));
         }
-        Ok(())
+        self.verify_frequency(bench, poller)
+    }
+
+    /// The module ends it when the driver has refused a change, or when somebody has chosen another governor.
+    fn verify_frequency(&self, bench: &Bench<'_>, poller: &Poller) -> Result<()> {
+        if poller.freq_active == self.freq {
+            return Ok(());
+        }
+        Err(bench.inactive(format!(
+            "the frequency of CPU {} follows the poller as '{}', not as '{}'",
+            poller.cpu, poller.freq_active, self.freq
+        )))
     }
 
     fn verify_backlog(&self, bench: &Bench<'_>, poller: &Poller) -> Result<()> {
@@ -179,6 +201,9 @@ impl Family for Kbp {
             _ => {}
         }
         let words = |error: kbp_core::Error| error.to_string();
+        if self.freq != Freq::Off {
+            governor::can_follow(site.host, site.cpu).map_err(words)?;
+        }
         if is_loaded(site.host).map_err(|error| error.to_string())? {
             return match leftover::module_is_ours().map_err(|error| error.to_string())? {
                 true => Ok(()),
@@ -199,10 +224,11 @@ impl Family for Kbp {
         let spec = PollerSpec {
             owns: Some(Owns::All),
             schedule: Some(Schedule::Fifo { priority }),
+            freq: Some(self.freq).filter(|freq| *freq != Freq::Off),
             ..PollerSpec::new(cpu)
         };
+        add_poller(&spec)?;
         let mut client = connect()?;
-        client.poller_new(&spec).map_err(kbp_core::Error::from)?;
         if needs_backlog(bench) {
             let plan = backlog::plan_attach(&Host::system(), &mut client, cpu)?;
             backlog::apply(&mut client, &plan)?;

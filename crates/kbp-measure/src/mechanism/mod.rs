@@ -29,7 +29,7 @@ mod threaded;
 use std::path::PathBuf;
 
 use kbp_core::napi_netlink::Threading;
-use kbp_core::uapi::Mode;
+use kbp_core::uapi::{Freq, Mode};
 use kbp_core::Host;
 use serde::Serialize;
 
@@ -209,7 +209,10 @@ pub static MECHANISMS: &[Mechanism] = &[
             ..Changes::NONE
         },
         changes_machine: true,
-        family: &kbp::Kbp { mode: Mode::Busy },
+        family: &kbp::Kbp {
+            mode: Mode::Busy,
+            freq: Freq::Off,
+        },
         ..PLAIN
     },
     Mechanism {
@@ -220,7 +223,38 @@ pub static MECHANISMS: &[Mechanism] = &[
             ..Changes::NONE
         },
         changes_machine: true,
-        family: &kbp::Kbp { mode: Mode::Sleep },
+        family: &kbp::Kbp {
+            mode: Mode::Sleep,
+            freq: Freq::Off,
+        },
+        ..PLAIN
+    },
+    Mechanism {
+        name: "kbp-sleep+freq",
+        about: "kbp-sleep, and the CPU's frequency is low in sleeps that are long enough (frequency auto)",
+        changes: Changes {
+            poller: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &kbp::Kbp {
+            mode: Mode::Sleep,
+            freq: Freq::Auto,
+        },
+        ..PLAIN
+    },
+    Mechanism {
+        name: "kbp-sleep+freq-on",
+        about: "kbp-sleep, and the CPU's frequency is low in each sleep, as in the EE-KBP paper (frequency on)",
+        changes: Changes {
+            poller: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &kbp::Kbp {
+            mode: Mode::Sleep,
+            freq: Freq::On,
+        },
         ..PLAIN
     },
     Mechanism {
@@ -233,6 +267,21 @@ pub static MECHANISMS: &[Mechanism] = &[
         changes_machine: true,
         family: &kbp::Kbp {
             mode: Mode::Adaptive,
+            freq: Freq::Off,
+        },
+        ..PLAIN
+    },
+    Mechanism {
+        name: "kbp-adaptive+freq",
+        about: "kbp-adaptive, and the CPU's frequency is low in sleeps that are long enough (frequency auto)",
+        changes: Changes {
+            poller: true,
+            ..Changes::NONE
+        },
+        changes_machine: true,
+        family: &kbp::Kbp {
+            mode: Mode::Adaptive,
+            freq: Freq::Auto,
         },
         ..PLAIN
     },
@@ -308,6 +357,7 @@ impl Mechanism {
         self.can_run_at(&Site {
             host: &Host::system(),
             links: &rig.links,
+            cpu: rig.cpus.poller,
         })
     }
 

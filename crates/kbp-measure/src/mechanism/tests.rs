@@ -64,7 +64,11 @@ fn write(root: &Path, file: &str, text: &str) {
 }
 
 fn answer(host: &Host, name: &str) -> std::result::Result<(), String> {
-    let site = Site { host, links: &[] };
+    let site = Site {
+        host,
+        links: &[],
+        cpu: 2,
+    };
     find(name).unwrap().can_run_at(&site)
 }
 
@@ -80,6 +84,11 @@ fn a_machine_without_it_says_what_is_missing() {
     assert!(refusal(&bare, "preempt-rt").contains("no PREEMPT_RT"));
     assert!(refusal(&bare, "backlog-threads").contains("has to be booted with thread_backlog_napi"));
     assert!(refusal(&bare, "kbp-busy").contains("CONFIG_LIVEPATCH"));
+    let frequency = refusal(&bare, "kbp-sleep+freq");
+    assert!(
+        frequency.contains("CPU 2 has no frequency to choose"),
+        "{frequency}"
+    );
     let (_dir, old) = machine(&[("proc/cmdline", "thread_backlog_napi quiet")]);
     assert!(refusal(&old, "backlog-threads").contains("does not know it"));
     let (_dir, foreign) = machine(&[("sys/module/kbp/refcnt", "0\n")]);

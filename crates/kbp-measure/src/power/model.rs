@@ -93,15 +93,20 @@ impl Model {
                 }
             }
         }
+        Known::Is(self.of_busy(busy_cpus, span_seconds))
+    }
+
+    /// The same for this sum of the busy shares of CPUs.
+    pub fn of_busy(&self, busy_cpus: f64, span_seconds: f64) -> Estimate {
         let watts = busy_cpus * self.polling_cpu_watts.value;
-        Known::Is(Estimate {
+        Estimate {
             extra_power_watts: watts,
             extra_energy_joules: watts * span_seconds,
             busy_cpus,
             polling_cpu_watts: self.polling_cpu_watts.value,
             model: self.name.clone(),
             source: self.polling_cpu_watts.source.clone(),
-        })
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::result::Row;
 
 /// The columns, in order.
-pub const COLUMNS: [&str; 51] = [
+pub const COLUMNS: [&str; 58] = [
     "run",
     "kernel",
     "clock",
@@ -39,17 +39,24 @@ pub const COLUMNS: [&str; 51] = [
     "hard_irqs",
     "ksoftirqd_ns",
     "mode_threads_ns",
+    "mode_threads_sleeps",
     "poller_busy_ns",
     "poller_polls",
     "poller_packets",
     "poller_handbacks",
     "poller_sleeps",
     "poller_wakeups",
+    "poller_empty_polls",
+    "poller_slowdowns",
+    "poller_speedups",
     "server_ns",
     "client_ns",
     "context_switches",
     "dropped",
     "joules",
+    "estimated_joules",
+    "freq_changes",
+    "freq_mean_khz",
     "sent",
     "duplicated",
     "reordered",
@@ -122,6 +129,7 @@ fn fields(run: &Run, row: &Row) -> Vec<String> {
         witness.mode_threads_ns,
     ];
     fields.extend(counts.map(|count| count.to_string()));
+    fields.push(optional(witness.mode_threads_sleeps));
     fields.extend(costs(row));
     fields.extend(rates(row));
     fields
@@ -130,7 +138,9 @@ fn fields(run: &Run, row: &Row) -> Vec<String> {
 fn costs(row: &Row) -> Vec<String> {
     let (poller, cpu) = (row.poller.as_ref(), row.cpu.as_ref());
     let dropped: u64 = row.drops.values().sum();
-    let joules = row.energy.as_ref().and_then(|energy| energy.joules);
+    let energy = row.energy.as_ref();
+    let estimate = energy.and_then(|energy| energy.estimate.as_ref());
+    let frequency = row.frequency.as_ref();
     vec![
         optional(poller.map(|poller| poller.busy_ns)),
         optional(poller.map(|poller| poller.polls)),
@@ -138,11 +148,17 @@ fn costs(row: &Row) -> Vec<String> {
         optional(poller.map(|poller| poller.handbacks)),
         optional(poller.map(|poller| poller.sleeps)),
         optional(poller.map(|poller| poller.wakeups)),
+        optional(poller.and_then(|poller| poller.empty_polls)),
+        optional(poller.and_then(|poller| poller.slowdowns)),
+        optional(poller.and_then(|poller| poller.speedups)),
         optional(cpu.map(|cpu| cpu.server_ns)),
         optional(cpu.map(|cpu| cpu.client_ns)),
         optional(cpu.map(|cpu| cpu.context_switches)),
         dropped.to_string(),
-        optional(joules),
+        optional(energy.and_then(|energy| energy.joules)),
+        optional(estimate.map(|estimate| estimate.joules)),
+        optional(frequency.map(|frequency| frequency.changes)),
+        optional(frequency.and_then(|frequency| frequency.mean_khz)),
     ]
 }
 

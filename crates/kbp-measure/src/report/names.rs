@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::cell::Key;
 use super::text::bits;
-use crate::result::{Config, Row, TOOL_KBP};
+use crate::result::{Config, Row, NO_TRAFFIC, TOOL_KBP};
 
 /// Mechanisms with a colour of their own, by its number in the style sheet. The same name has the
 /// same colour on every page.
@@ -54,6 +54,7 @@ pub fn traffic(key: &Key) -> String {
         "open-loop" => "open loop".into(),
         "rfc2544" => "throughput".into(),
         "one-way" => "one way".into(),
+        NO_TRAFFIC => "no traffic".into(),
         other => other.into(),
     };
     if key.size_bytes > 0 {

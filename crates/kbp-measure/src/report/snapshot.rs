@@ -122,6 +122,13 @@ fn configuration(config: &Config) -> Vec<Definition> {
             format!("RPS to CPU {cpu} on interfaces without interrupts, for every mechanism");
         list.push(("Steering", words));
     }
+    let words = [
+        ("Frequency", &config.cpufreq),
+        ("Idle states", &config.cpuidle),
+    ];
+    for (name, words) in words {
+        list.extend(words.clone().map(|words| (name, words)));
+    }
     if let Some(rules) = config.rules {
         list.push(("Rule set", format!("{rules} rules, on paths that have one")));
     }

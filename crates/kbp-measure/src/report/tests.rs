@@ -6,7 +6,8 @@ use super::*;
 use crate::check::check_demo;
 use crate::result::tests::sample;
 use crate::result::{
-    Bulk, CpuTimes, CpuUse, Energy, NotRun, OneWay, OpenLoop, ResultFile, Row, Throughput,
+    Bulk, CpuTimes, CpuUse, Energy, EnergyEstimate, FrequencyUse, IdleUse, NotRun, OneWay,
+    OpenLoop, ResultFile, Row, Throughput, NO_TRAFFIC,
 };
 
 /// A result with every optional field filled, and a row of every kind of traffic.
@@ -42,17 +43,8 @@ pub(crate) fn full() -> ResultFile {
         rtt_ns: Default::default(),
         ..of(traffic)
     };
-    let throughput = Throughput {
-        frames_per_s: 91_000.0,
-        bps: 61e6,
-        trial_ns: 1_000_000_000,
-        resolution_percent: 1.0,
-        resolution_frames_per_s: None,
-        trials: 9,
-        limited_by_tester: true,
-    };
     file.rows.push(Row {
-        throughput: Some(throughput),
+        throughput: Some(throughput()),
         ..bare("rfc2544")
     });
     let one_way = OneWay {
@@ -76,9 +68,25 @@ pub(crate) fn full() -> ResultFile {
         tool: "iperf3".into(),
         ..bare("tcp-stream")
     });
+    file.rows.push(Row {
+        rate_bps: None,
+        ..bare(NO_TRAFFIC)
+    });
     file.partial = true;
     file.not_run.push(not_run());
     file
+}
+
+fn throughput() -> Throughput {
+    Throughput {
+        frames_per_s: 91_000.0,
+        bps: 61e6,
+        trial_ns: 1_000_000_000,
+        resolution_percent: 1.0,
+        resolution_frames_per_s: None,
+        trials: 9,
+        limited_by_tester: true,
+    }
 }
 
 fn not_run() -> NotRun {
@@ -112,7 +120,29 @@ fn costs(row: &mut Row) {
     row.energy = Some(Energy {
         joules: None,
         source,
+        estimate: Some(EnergyEstimate {
+            joules: 6.6,
+            watts: 2.2,
+            busy_cpus: 0.4,
+            of_cpus: vec![2, 3],
+            model: "EE-KBP".into(),
+        }),
     });
+    row.frequency = Some(FrequencyUse {
+        changes: 77,
+        mean_khz: Some(1_200_000.0),
+    });
+    let rests = IdleUse {
+        entries: 9,
+        time_ns: 1_000_000,
+    };
+    row.idle_states = [("C6".into(), rests)].into();
+    row.witness.mode_threads_sleeps = Some(55);
+    if let Some(poller) = &mut row.poller {
+        poller.empty_polls = Some(9_000);
+        poller.slowdowns = Some(38);
+        poller.speedups = Some(39);
+    }
     row.note = Some("believe the real clock".into());
     row.timeline_ns = (0..500).map(|i| [i * 6_000_000, 43_000 + i]).collect();
 }

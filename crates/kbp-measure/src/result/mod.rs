@@ -16,7 +16,7 @@ mod row;
 mod usage;
 
 pub use row::{Bulk, OneWay, OpenLoop, PollerDelta, Row, RttNs, Throughput, Witness};
-pub use usage::{CpuTimes, CpuUse, Energy};
+pub use usage::{CpuTimes, CpuUse, Energy, EnergyEstimate, FrequencyUse, IdleUse};
 
 /// The schema that this version writes and reads.
 pub const SCHEMA: &str = "kbp.result/1";
@@ -25,6 +25,9 @@ pub const SCHEMA: &str = "kbp.result/1";
 pub const TOOL_KBP: &str = "kbp";
 /// Name of Debian's sockperf in [`Row::tool`].
 pub const TOOL_SOCKPERF: &str = "sockperf";
+
+/// What [`Row::traffic`] says of a row in which nothing was sent.
+pub const NO_TRAFFIC: &str = "none";
 
 /// One run: where it was made, its configuration, and a row for each measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -118,9 +121,18 @@ pub struct Config {
     /// CPU to which interfaces without interrupts steer their packets (RPS), for every mechanism alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rps_cpu: Option<u32>,
+    /// What sets the frequency of the poller's CPU where no mechanism does, in words; absent without cpufreq.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpufreq: Option<String>,
+    /// What that CPU's idle states are, in words; absent without cpuidle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpuidle: Option<String>,
     /// Size of the rule set of paths that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<u32>,
+    /// Nothing was sent.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub no_traffic: bool,
     /// Frames that were sent instead of pings: open loops, or searches for the highest rate without loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FramesSetting>,
@@ -328,6 +340,7 @@ pub(crate) mod tests {
                     hard_irqs: if kbp { 0 } else { 8_000 },
                     ksoftirqd_ns: 1_000,
                     mode_threads_ns: if kbp { 2_900_000_000 } else { 0 },
+                    mode_threads_sleeps: None,
                 },
                 poller: kbp.then_some(PollerDelta {
                     busy_ns: 2_900_000_000,
@@ -406,7 +419,10 @@ pub(crate) mod tests {
                 .map(|(name, words)| (name.into(), words.into()))
                 .into(),
             rps_cpu: Some(2),
+            cpufreq: Some("acpi-cpufreq, governor performance".into()),
+            cpuidle: Some("acpi_idle, governor menu".into()),
             rules: Some(100),
+            no_traffic: false,
             frames: vec![FramesSetting {
                 frame_bytes: 64,
                 rate_bps: 80_000_000,
@@ -507,7 +523,7 @@ pub(crate) mod tests {
         let mut found = std::collections::BTreeSet::new();
         keys(&serde_json::to_value(file).unwrap(), &mut found);
         // Vectors, lines, CPUs and places are the machine's names.
-        let names = ["NET_RX", "eth0-rx-0", "2", "socket"];
+        let names = ["NET_RX", "eth0-rx-0", "2", "socket", "C6"];
         let missing: Vec<_> = found
             .iter()
             .filter(|key| !names.contains(&key.as_str()) && !text.contains(&format!("`{key}`")))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::usage::{CpuUse, Energy};
+use super::usage::{CpuUse, Energy, FrequencyUse, IdleUse};
 use super::TOOL_KBP;
 use crate::tester::pingpong::{ClientReport, RoundTrips};
 
@@ -23,7 +23,7 @@ pub struct Row {
     /// The topology that the packets took.
     #[serde(default = "nic")]
     pub path: String,
-    /// What was sent: `ping-pong`, `open-loop`, `rfc2544`, `one-way`, or a program's own traffic.
+    /// What was sent: `ping-pong`, `open-loop`, `rfc2544`, `one-way`, `none`, or a program's own traffic.
     #[serde(default = "ping_pong")]
     pub traffic: String,
     /// Payload of a datagram, or length of a frame where `traffic` counts frames; bytes.
@@ -82,6 +82,12 @@ pub struct Row {
     /// Packets dropped, by the place that counted them; places without drops are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drops: BTreeMap<String, u64>,
+    /// Frequency of the poller's CPU; absent where cpufreq keeps no statistics of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frequency: Option<FrequencyUse>,
+    /// Idle states of the poller's CPU by name; absent without a cpuidle driver.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub idle_states: BTreeMap<String, IdleUse>,
     /// Energy of the row; absent where it was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<Energy>,
@@ -216,6 +222,9 @@ pub struct Witness {
     /// CPU time of the threads that the mode brings (NAPI threads, poller), nanoseconds.
     #[serde(default)]
     pub mode_threads_ns: u64,
+    /// Times these threads gave up their CPU by themselves; absent where there are none, or it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_threads_sleeps: Option<u64>,
 }
 
 /// Differences of the poller's counters over the measured part of a row.
@@ -235,6 +244,15 @@ pub struct PollerDelta {
     /// Times a schedule request (an interrupt) woke it.
     #[serde(default)]
     pub wakeups: u64,
+    /// Polls of what is attached to it that found nothing; absent where it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_polls: Option<u64>,
+    /// Times it lowered the frequency of its CPU; absent where that does not follow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowdowns: Option<u64>,
+    /// Times it raised the frequency again; absent in the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speedups: Option<u64>,
 }
 
 impl Row {

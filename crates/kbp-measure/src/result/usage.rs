@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a row cost: CPU time and energy.
+//! What a row cost: CPU time, changes of the frequency, rests, and energy.
 
 use std::collections::BTreeMap;
 
@@ -46,4 +46,42 @@ pub struct Energy {
     pub joules: Option<f64>,
     /// Which counter, or why there is none.
     pub source: String,
+    /// What a model says where nothing counts; absent where something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EnergyEstimate>,
+}
+
+/// An estimate of what busy CPUs drew more than the same CPUs at rest would have. It is no measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnergyEstimate {
+    /// Extra energy, joules.
+    pub joules: f64,
+    /// The same as power, watts.
+    pub watts: f64,
+    /// The sum of the busy shares of the CPUs, from /proc/stat, whose resolution is 10 ms.
+    pub busy_cpus: f64,
+    /// The CPUs.
+    pub of_cpus: Vec<u32>,
+    /// Name of the model.
+    pub model: String,
+}
+
+/// What became of a CPU's frequency, as the kernel's cpufreq counted it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FrequencyUse {
+    /// Times that it was changed.
+    pub changes: u64,
+    /// Mean of the frequencies that were asked for, idle time included, kHz; absent for spans shorter than the
+    /// resolution of that counter (10 ms).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_khz: Option<f64>,
+}
+
+/// An idle state of a CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleUse {
+    /// Times that the CPU left it.
+    pub entries: u64,
+    /// Time in it, of rests that ended, nanoseconds.
+    pub time_ns: u64,
 }

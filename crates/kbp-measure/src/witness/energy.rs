@@ -4,14 +4,16 @@
 //!
 //! The controller says what power it measured last, so its energy is the mean of two such readings times the time
 //! between them: rough for rows shorter than a few seconds.
-//! Not here: an estimate from anything else, and the other zones of powercap ([`crate::power`]).
+//! Where nothing counts, there is the estimate of a model, which is kept apart.
+//! Not here: the model, and the other zones of powercap ([`crate::power`]).
 
 use kbp_core::powercap::Zone;
 use kbp_core::Host;
 
 use crate::error::Result;
 use crate::power::ipmi;
-use crate::result::Energy;
+use crate::power::model::Model;
+use crate::result::{CpuUse, Energy, EnergyEstimate};
 
 /// What is said where nothing counts energy.
 pub const NO_COUNTER: &str = "no energy counter on this machine";
@@ -86,21 +88,44 @@ impl Meter {
                 Energy {
                     joules: Some(uj as f64 / 1e6),
                     source: format!("powercap: {}", names.join(" + ")),
+                    estimate: None,
                 }
             }
             (Self::Ipmi, Level::Watts(before), Level::Watts(after)) => Energy {
                 joules: Some((before + after) / 2.0 * span_ns as f64 / 1e9),
                 source: "IPMI: mean of the power before and after, times the time".into(),
+                estimate: None,
             },
             (Self::Ipmi, ..) => Energy {
                 joules: None,
                 source: "the management controller (IPMI) stopped answering".into(),
+                estimate: None,
             },
             _ => Energy {
                 joules: None,
                 source: NO_COUNTER.into(),
+                estimate: None,
             },
         }
+    }
+}
+
+/// What the model says of these CPUs. A CPU is busy while it is neither idle nor taken by the host of this virtual
+/// machine: idle time is exact to a tick, the kernel's account of the rest is a sample at each tick.
+pub(super) fn estimate(model: &Model, cpu: &CpuUse, of: &[u32], span_ns: u64) -> EnergyEstimate {
+    let span = span_ns.max(1) as f64;
+    let times = of.iter().filter_map(|number| cpu.cpus.get(number));
+    let busy = times.map(|times| {
+        let at_rest = (times.idle_ns + times.steal_ns) as f64 / span;
+        (1.0 - at_rest).max(0.0)
+    });
+    let estimate = model.of_busy(busy.sum(), span / 1e9);
+    EnergyEstimate {
+        joules: estimate.extra_energy_joules,
+        watts: estimate.extra_power_watts,
+        busy_cpus: estimate.busy_cpus,
+        of_cpus: of.to_vec(),
+        model: estimate.model,
     }
 }
 
@@ -130,6 +155,28 @@ mod tests {
         let used = meter.used(&before, &after, 1);
         assert_eq!(used.joules, Some(3.5));
         assert_eq!(used.source, "powercap: package-0 + package-1");
+    }
+
+    #[test]
+    fn an_estimate_is_of_the_cpus_that_were_asked_for() {
+        let model = Model::load(None).unwrap();
+        let idle = |idle_ns| crate::result::CpuTimes {
+            idle_ns,
+            ..Default::default()
+        };
+        let cpu = CpuUse {
+            // Of CPU 2 the ticks say more than the time that went by.
+            cpus: [
+                (1, idle(0)),
+                (2, idle(1_010_000_000)),
+                (3, idle(250_000_000)),
+            ]
+            .into(),
+            ..CpuUse::default()
+        };
+        let found = estimate(&model, &cpu, &[2, 3], 1_000_000_000);
+        assert_eq!((found.busy_cpus, found.of_cpus), (0.75, vec![2, 3]));
+        assert_eq!(found.joules, 0.75 * model.polling_cpu_watts.value);
     }
 
     #[test]

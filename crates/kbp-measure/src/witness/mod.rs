@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel itself counts while a row is measured: softirqs, interrupts, CPU time, drops, energy. The poller's
-//! own counters are read at the same moments, and kept apart.
+//! What the kernel itself counts while a row is measured: softirqs, interrupts, CPU time, rests, changes of the frequency,
+//! drops, energy. The poller's own counters are read at the same moments, and kept apart.
 //!
 //! A reading is one pass over a fixed set of files, the same before and after the row; what has to be looked for
 //! (threads, files of other namespaces) is looked for before the first one.
@@ -8,19 +8,23 @@
 
 mod drops;
 mod energy;
+mod rest;
 mod usage;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use kbp_core::procfs::{Interrupts, Softirqs, Stat};
+use kbp_core::uapi::Freq;
 use kbp_core::{Client, Host};
 
 use self::drops::DropCounters;
 use self::energy::{Level, Meter};
+use self::rest::Rest;
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
-use crate::result::{CpuUse, Energy, PollerDelta, Row, Witness};
+use crate::power::model::Model;
+use crate::result::{CpuUse, Energy, FrequencyUse, IdleUse, PollerDelta, Row, Witness};
 
 pub use self::drops::Port;
 pub use self::energy::NO_COUNTER;
@@ -29,8 +33,10 @@ pub use self::usage::Counted;
 /// What is to be read around a row.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
-    /// CPU whose softirqs count.
+    /// CPU whose softirqs, rests and frequency count.
     pub cpu: u32,
+    /// CPUs that energy is estimated of where nothing counts it: those that would be busy on a machine without the tester.
+    pub served_cpus: Vec<u32>,
     /// Receive vectors whose interrupts count.
     pub receive_irqs: Vec<u32>,
     /// Threads that the mode brings.
@@ -56,6 +62,7 @@ struct Places {
     ksoftirqds: BTreeMap<u32, u32>,
     drops: DropCounters,
     meter: Meter,
+    model: Model,
 }
 
 /// One reading. Two of them make a difference.
@@ -72,6 +79,8 @@ pub struct Reading {
     interrupts: Interrupts,
     drops: BTreeMap<String, u64>,
     level: Level,
+    rest: Rest,
+    served_cpus: Vec<u32>,
     places: Arc<Places>,
     has_poller: bool,
 }
@@ -93,6 +102,10 @@ pub struct Between {
     pub interrupts: BTreeMap<String, BTreeMap<u32, u64>>,
     /// Packets dropped by place, without zeros.
     pub drops: BTreeMap<String, u64>,
+    /// Frequency of the CPU.
+    pub frequency: Option<FrequencyUse>,
+    /// Its idle states by name.
+    pub idle_states: BTreeMap<String, IdleUse>,
     /// Energy.
     pub energy: Energy,
 }
@@ -119,6 +132,7 @@ impl Watch {
             hard_irqs: self.hard_irqs(&interrupts)?,
             ksoftirqd_ns: threads_ns(&mut this_ksoftirqd.into_iter())?,
             mode_threads_ns,
+            mode_threads_sleeps: self.sleeps(host)?,
         };
         Ok(Reading {
             at_ns: monotonic_ns()?,
@@ -132,6 +146,8 @@ impl Watch {
             interrupts,
             drops,
             level,
+            rest: Rest::read(host, self.cpu)?,
+            served_cpus: self.served_cpus.clone(),
             places,
             has_poller: self.has_poller,
         })
@@ -145,8 +161,20 @@ impl Watch {
             ksoftirqds: usage::ksoftirqds(host)?,
             drops: DropCounters::open(host, &self.ports)?,
             meter: Meter::find(host)?,
+            model: Model::load(None)?,
         });
         Ok(Arc::clone(self.found.0.get_or_init(|| places)))
+    }
+
+    /// `None` where there is no thread whose sleeps are known.
+    fn sleeps(&self, host: &Host) -> Result<Option<u64>> {
+        let each = self.mode_threads.iter().map(|tid| host.thread_sleeps(*tid));
+        let each: Option<Vec<u64>> = each
+            .collect::<std::result::Result<_, _>>()
+            .map_err(kbp_core::Error::from)?;
+        Ok(each
+            .filter(|each| !each.is_empty())
+            .map(|each| each.iter().sum()))
     }
 
     fn net_rx(&self, softirqs: &Softirqs) -> Result<u64> {
@@ -174,6 +202,7 @@ impl Watch {
                 Error::Invalid(format!("the kbp module does not report the counter {name}"))
             })
         };
+        let follows = poller.freq_requested != Freq::Off;
         Ok(Some(PollerDelta {
             busy_ns: counter("busy_ns")?,
             polls: counter("polls")?,
@@ -181,8 +210,20 @@ impl Watch {
             handbacks: counter("handbacks")?,
             sleeps: counter("sleeps")?,
             wakeups: counter("wakeups")?,
+            empty_polls: Some(empty_polls(&mut client, self.cpu)?),
+            slowdowns: follows.then(|| counter("slowdowns")).transpose()?,
+            speedups: follows.then(|| counter("speedups")).transpose()?,
         }))
     }
+}
+
+/// Of all instances that are attached to the poller of a CPU, in whichever network namespace.
+fn empty_polls(client: &mut Client, cpu: u32) -> Result<u64> {
+    let napis = client.napis().map_err(kbp_core::Error::from)?;
+    let of_cpu = napis.iter().filter(|napi| napi.cpu == cpu);
+    Ok(of_cpu
+        .filter_map(|napi| napi.stats.get("empty_polls"))
+        .sum())
 }
 
 fn missing(what: &str) -> Error {
@@ -194,18 +235,31 @@ impl Reading {
     pub fn since(&self, earlier: &Self) -> Between {
         let span_ns = self.at_ns.saturating_sub(earlier.at_ns);
         let poller = self.poller.zip(earlier.poller);
+        let cpu = self.cpu_since(earlier);
         Between {
             span_ns,
+            energy: self.energy_since(earlier, &cpu, span_ns),
+            frequency: self.rest.frequency_since(&earlier.rest),
+            idle_states: self.rest.states_since(&earlier.rest),
             witness: witness_since(&earlier.witness, &self.witness),
             poller: poller.map(|(now, then)| poller_since(&then, &now)),
-            cpu: self.cpu_since(earlier),
+            cpu,
             softirqs: moved(self.softirqs.counts().map(|(kind, cpu, count)| {
                 let then = earlier.softirqs.count(kind, cpu);
                 (kind.to_owned(), cpu, count, then)
             })),
             interrupts: moved(paired(&earlier.interrupts, &self.interrupts)),
             drops: drops_since(&earlier.drops, &self.drops),
-            energy: self.places.meter.used(&earlier.level, &self.level, span_ns),
+        }
+    }
+
+    fn energy_since(&self, earlier: &Self, cpu: &CpuUse, span_ns: u64) -> Energy {
+        let used = self.places.meter.used(&earlier.level, &self.level, span_ns);
+        let estimated = used.joules.is_none() && !self.served_cpus.is_empty();
+        let model = &self.places.model;
+        Energy {
+            estimate: estimated.then(|| energy::estimate(model, cpu, &self.served_cpus, span_ns)),
+            ..used
         }
     }
 
@@ -237,6 +291,8 @@ impl Between {
             softirqs: self.softirqs,
             interrupts: self.interrupts,
             drops: self.drops,
+            frequency: self.frequency,
+            idle_states: self.idle_states,
             energy: Some(self.energy),
             ..row
         }
@@ -249,6 +305,7 @@ fn witness_since(then: &Witness, now: &Witness) -> Witness {
         hard_irqs: now.hard_irqs.saturating_sub(then.hard_irqs),
         ksoftirqd_ns: now.ksoftirqd_ns.saturating_sub(then.ksoftirqd_ns),
         mode_threads_ns: now.mode_threads_ns.saturating_sub(then.mode_threads_ns),
+        mode_threads_sleeps: since(then.mode_threads_sleeps, now.mode_threads_sleeps),
     }
 }
 
@@ -260,7 +317,15 @@ fn poller_since(then: &PollerDelta, now: &PollerDelta) -> PollerDelta {
         handbacks: now.handbacks.saturating_sub(then.handbacks),
         sleeps: now.sleeps.saturating_sub(then.sleeps),
         wakeups: now.wakeups.saturating_sub(then.wakeups),
+        empty_polls: since(then.empty_polls, now.empty_polls),
+        slowdowns: since(then.slowdowns, now.slowdowns),
+        speedups: since(then.speedups, now.speedups),
     }
+}
+
+/// The difference of a counter that need not be there.
+fn since(then: Option<u64>, now: Option<u64>) -> Option<u64> {
+    Some(now?.saturating_sub(then?))
 }
 
 /// Name, CPU, count now, count before.

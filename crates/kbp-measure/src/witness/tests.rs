@@ -39,6 +39,14 @@ fn tree(dir: &std::path::Path, counts: Counts) -> Host {
         format!("cpu 0\ncpu2 {user} 0 1 2 3 4 5 6 0 0\nctxt {user}7\n"),
     );
     write("proc/30/task/30/comm", "ksoftirqd/2\n".into());
+    let sleeps = 4 + counts.irqs * 2 / 5;
+    write(
+        "proc/40/status",
+        format!(
+            "Name:\tkbp/2\nvoluntary_ctxt_switches:\t{sleeps}\nnonvoluntary_ctxt_switches:\t1\n"
+        ),
+    );
+    rest(&write, counts);
     write(
         "proc/30/schedstat",
         format!("{} 1 2\n", 500 + counts.thread_ns / 2),
@@ -70,9 +78,31 @@ fn tree(dir: &std::path::Path, counts: Counts) -> Host {
     Host::at(dir)
 }
 
+/// CPU 2 changes its frequency and rests as often as it has interrupts; it is at 800 MHz in the ticks of the user.
+fn rest(write: &dyn Fn(&str, String), counts: Counts) {
+    let Counts {
+        irqs, user_ticks, ..
+    } = counts;
+    for (file, text) in [
+        ("cpufreq/scaling_driver", "any".into()),
+        ("cpufreq/stats/total_trans", irqs.to_string()),
+        (
+            "cpufreq/stats/time_in_state",
+            format!("800000 {user_ticks}\n2400000 {}", 3 * user_ticks),
+        ),
+        ("cpuidle/state0/name", "C1".into()),
+        ("cpuidle/state0/usage", irqs.to_string()),
+        ("cpuidle/state0/time", (irqs * 100).to_string()),
+    ] {
+        let file = format!("sys/devices/system/cpu/cpu2/{file}");
+        write(&file, text + "\n");
+    }
+}
+
 fn watch() -> Watch {
     Watch {
         cpu: 2,
+        served_cpus: vec![2],
         receive_irqs: vec![26, 29],
         mode_threads: vec![40],
         server: vec![Counted::Thread(41)],
@@ -114,6 +144,7 @@ fn differences_cover_the_right_cpu_vectors_threads_and_places() {
         hard_irqs: 15,
         ksoftirqd_ns: 1_500,
         mode_threads_ns: 3_000,
+        mode_threads_sleeps: Some(6),
     };
     assert_eq!((row.witness, row.poller), (want, None));
     let cpu = row.cpu.unwrap();
@@ -139,7 +170,15 @@ fn differences_cover_the_right_cpu_vectors_threads_and_places() {
         row.drops,
         [("nic/eth0/rx_missed_errors".to_owned(), 8)].into()
     );
-    assert_eq!(row.energy.unwrap().joules, Some(2.5));
+    let energy = row.energy.unwrap();
+    assert_eq!((energy.joules, energy.estimate), (Some(2.5), None));
+    let frequency = row.frequency.unwrap();
+    assert_eq!(
+        (frequency.changes, frequency.mean_khz),
+        (15, Some(2_000_000.0))
+    );
+    let c1 = row.idle_states["C1"];
+    assert_eq!((c1.entries, c1.time_ns), (15, 1_500_000));
 }
 
 #[test]

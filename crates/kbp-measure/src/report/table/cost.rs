@@ -128,7 +128,13 @@ fn energy(cell: &Cell) -> String {
             let words = format!("{joules:.2} J in {} ({})", time(span_ns), energy.source);
             list(&escape(&words))
         }
-        (None, Some(energy)) => list(&escape(&energy.source)),
+        (None, Some(energy)) => {
+            let watts = |row: &Row| Some(row.energy.as_ref()?.estimate.as_ref()?.watts);
+            let estimate = cell.mean(watts).map_or(String::new(), |watts| {
+                format!("; estimate: {watts:.1} W more than at rest")
+            });
+            list(&escape(&(energy.source.clone() + &estimate)))
+        }
         _ => none(),
     }
 }
