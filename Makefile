@@ -18,7 +18,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean torture torture-short torture-report lab-debug-kernel
+	lint-kmod uapi clean torture torture-short torture-report long lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -31,6 +31,7 @@ help:
 	@echo 'make check-abi      kernel images: is what the live patch replaces still all there is? KERNELS=... for some'
 	@echo 'make torture-short  random actions under traffic on: $(TORTURE_KERNELS), and on the debug kernel if it is built'
 	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'
+	@echo 'make long           random traffic for MINUTES=60 of a guest on KERNEL=6.1, in modes sleep and adaptive: nothing lost or late'
 	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, 20 minutes or more'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
@@ -120,6 +121,13 @@ torture: build
 # The page from the results that are there, without torturing again.
 torture-report: build
 	$(TARGET)/release/kbp-torture report $(TORTURE_RESULTS) -o $(RESULTS)/torture.md
+
+# A seed is chosen, and printed, where SEED names none. An hour of the guest takes the host some hours.
+MINUTES		?= 60
+
+long: build
+	$(KBP) lab run lab/long.sh --kernel $(KERNEL) --clock virtual --cpus 4 --nics 2 \
+		--module kmod --file $(KBP):/usr/bin/kbp --timeout 1440m --out $(OUT)/long/$(KERNEL) -- $(MINUTES) $(SEED)
 
 lab-debug-kernel: build
 	$(KBP) lab fetch 6.1-debug

@@ -1,0 +1,113 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock virtual --cpus 4 --nics 2 --timeout 1440m
+#
+# A long run without a lost wake-up, `make long`: for so many MINUTES of the guest, in mode sleep and in mode adaptive,
+# frames at random times (Poisson). None may be lost, and none later than the mode promises.
+#
+#     lab/long.sh [MINUTES [SEED [MODE]...]]
+#
+# A packet whose wake-up was lost waits for the next one, for the card's own interrupt after two seconds, or for the
+# watchdog, which is counted (handbacks). A minute has as many frames with a mean gap of 1 ms as of 5 ms and of 25 ms, so
+# most lost wake-ups would be later than the bound, and gaps end on both sides of all ages at which a poller may stop
+# polling.
+#
+# The bound: inside a window a packet waits for nothing. Outside of it, and in mode sleep, it waits for an interrupt and
+# a wake-up, which are microseconds, and if others want the CPU for a rest of KBP_YIELD_NS at most. Softirq shows in the
+# same machine, at the same times, what the tester and the virtual CPUs add. For how long the sender was late is in each
+# round trip, and is nobody's fault here.
+
+. /lab/lib.sh
+. /lab/net.sh
+
+MINUTES=${1:-60}
+SEED=${2:-$(date +%s)}
+MODES=sleep\ adaptive
+if [ $# -gt 2 ]; then
+	shift 2
+	MODES=$*
+fi
+# KBP_YIELD_NS in kmod/kbp/policy.h.
+BOUND_NS=100000
+# Of a minute, in one of how many minutes softirq is measured, too.
+SOFTIRQ_EVERY=5
+# A turn of the virtual CPUs may be long, since all that spin execute PAUSE: 0.5 ms between two ticks.
+PIT_COUNT=600
+
+# figure KEY: the first value of that name.
+figure() { grep -o "\"$1\":[0-9]*" "$OUT/chunk.json" | head -n 1 | cut -d : -f 2; }
+
+# Of all round trips; what comes before is the tester's floor.
+longest() { grep -o '"rtt_ns":{[^}]*}' "$OUT/chunk.json" | tail -n 1 | grep -o '"max":[0-9]*' | cut -d : -f 2; }
+
+is_active() { kbp show --json | grep -q "\"mode_active\":\"$1\""; }
+
+# begin MODE RATE: an hour of empty polls would take days on this clock, so only the fast frames have the usual budget.
+begin() {
+	case $1 in
+	softirq) return ;;
+	adaptive)
+		budget=2.5
+		[ "$2" -lt 1000 ] || budget=25
+		kbp attach eth0 --cpu "$NET_CPU" --mode adaptive --cpu-budget "$budget" > /dev/null || lab_fail "attach"
+		;;
+	*) kbp attach eth0 --cpu "$NET_CPU" --mode "$1" > /dev/null || lab_fail "attach" ;;
+	esac
+	lab_wait_for 5 is_active "$1"
+}
+
+end() {
+	[ "$1" = softirq ] || kbp detach eth0 > /dev/null || lab_fail "detach"
+}
+
+# chunk MODE RATE SECONDS SEED: frames for so long; what they came to is a line, and one in /run/MODE.
+chunk() {
+	begin "$1" "$2"
+	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$2fps" --arrivals poisson --seed "$4" \
+		--seconds "$3" --sleep --cpu 1 --drain-ms 100 > "$OUT/chunk.json" 2> "$OUT/chunk.err" ||
+		lab_fail "$1, $2 frames/s, seed $4: $(cat "$OUT/chunk.err")"
+	max=$(longest) sent_late=$(figure send_late_ns_max) lost=$(figure lost)
+	[ -n "$max$sent_late$lost" ] || lab_fail "no account: $(cat "$OUT/chunk.json")"
+	when=$(grep -o "\[[0-9]*,$max\]" "$OUT/chunk.json" | head -n 1 | tr -d '[' | cut -d , -f 1)
+	echo "$((max - sent_late)) $max $sent_late $2 $4" >> "/run/$1"
+	echo "$1, $2 frames/s for $3 s, seed $4: $(figure sent) frames, $lost lost, the longest $max ns, due at $when ns;" \
+		"sent late $sent_late ns"
+	if [ "$lost" != 0 ] || [ "$(figure warmup_lost)" != 0 ]; then
+		lab_fail "frames are lost"
+	fi
+	end "$1"
+}
+
+# minute MODE SEED
+minute() {
+	chunk "$1" 1000 2 "$2"
+	chunk "$1" 200 10 "$2"
+	chunk "$1" 40 48 "$2"
+}
+
+# worst MODE: the line of the latest frame.
+worst() { sort -n "/run/$1" | tail -n 1; }
+
+kbp-lab-guest pit "$PIT_COUNT" > /dev/null || lab_fail "the timer that ends turns"
+net_up
+kbp_start
+echo "$MINUTES minutes of $MODES, seed $SEED"
+for minute in $(seq "$MINUTES"); do
+	modes=$MODES
+	[ $(((minute - 1) % SOFTIRQ_EVERY)) -ne 0 ] || modes="softirq $MODES"
+	for mode in $modes; do
+		minute "$mode" $((SEED + minute))
+	done
+	[ "$(kbp_counter handbacks)" = 0 ] || lab_fail "the watchdog had to take over"
+	echo "minute $minute of $MINUTES"
+done
+limit=$(($(worst softirq | cut -d ' ' -f 1) + BOUND_NS))
+for mode in softirq $MODES; do
+	# shellcheck disable=SC2046
+	set -- $(worst "$mode")
+	echo "$mode: the latest frame took $2 ns and was sent up to $3 ns late, $4 frames/s, seed $5"
+	[ "$1" -le "$limit" ] || lab_fail "$mode: later than softirq's worst and $BOUND_NS ns"
+done
+kbp unload > /dev/null || lab_fail "unload"
+lab_dmesg_clean
+lab_pass
