@@ -19,6 +19,9 @@
 #include "kbp.h"
 #include "trace.h"
 
+/* Over how many sleeps their length is averaged. */
+#define KBP_SLEEPS_MEAN		8
+
 /* Does it hold a device whose interrupt is masked? */
 bool kbp_holds(const struct kbp_poller *p)
 {
@@ -279,6 +282,12 @@ static void kbp_take_stuck(struct list_head *to)
 
 /* ---- the watchdog ---- */
 
+/* Between two looks. */
+static u64 kbp_watchdog_period_ns(const struct kbp_poller *p)
+{
+	return (u64)p->config.watchdog_ms * NSEC_PER_MSEC / 2;
+}
+
 /**
  * kbp_watchdog_start() - watch over a poller that has work, or will get some
  * @p: the poller
@@ -293,7 +302,7 @@ void kbp_watchdog_start(struct kbp_poller *p)
 	p->stale = 0;
 	p->beat_seen = READ_ONCE(p->beat);
 	hrtimer_start(&p->watchdog,
-		      ms_to_ktime(p->config.watchdog_ms) / 2,
+		      ns_to_ktime(kbp_watchdog_period_ns(p)),
 		      HRTIMER_MODE_REL_PINNED_HARD);
 }
 
@@ -419,6 +428,39 @@ static bool kbp_is_watched(const struct kbp_poller *p)
 	       READ_ONCE(p->backlog.hold) != KBP_BACKLOG_STOCK;
 }
 
+/**
+ * kbp_watchdog_rest() - nobody to watch over: the poller sleeps until a packet comes
+ * @p: the poller
+ *
+ * The watchdog would see that for itself, but wake an idle CPU for it. Where most
+ * sleeps are shorter than its period it goes on, because one that stays costs a
+ * packet less than one that is stopped and started.
+ *
+ * Context: p->lock held, interrupts off, the poller's thread.
+ */
+void kbp_watchdog_rest(struct kbp_poller *p)
+{
+	if (!p->watchdog_on || kbp_is_watched(p) ||
+	    p->usual_ns < kbp_watchdog_period_ns(p))
+		return;
+	/* Below 0: it runs on another CPU and waits for the lock. */
+	if (hrtimer_try_to_cancel(&p->watchdog) >= 0)
+		p->watchdog_on = false;
+}
+
+/**
+ * kbp_watchdog_learn() - a sleep has ended
+ * @p: the poller, whose thread calls
+ * @slept_ns: how long it took
+ */
+void kbp_watchdog_learn(struct kbp_poller *p, u64 slept_ns)
+{
+	/* So that traffic after a silence is soon seen as such. */
+	slept_ns = min(slept_ns, kbp_watchdog_period_ns(p) * KBP_SLEEPS_MEAN);
+	p->usual_ns -= p->usual_ns / KBP_SLEEPS_MEAN;
+	p->usual_ns += slept_ns / KBP_SLEEPS_MEAN;
+}
+
 /*
  * HardIRQ, also when a thread of higher priority keeps the poller from its
  * CPU. A beat is a round of the thread; two periods of half the time without
@@ -455,7 +497,7 @@ static enum hrtimer_restart kbp_watchdog(struct hrtimer *timer)
 				    KBP_EVENT_DIED : KBP_EVENT_HANDED_BACK);
 	if (ret == HRTIMER_RESTART)
 		hrtimer_forward_now(timer,
-				    ms_to_ktime(p->config.watchdog_ms) / 2);
+				    ns_to_ktime(kbp_watchdog_period_ns(p)));
 	return ret;
 }
 

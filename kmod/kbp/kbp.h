@@ -163,6 +163,7 @@ struct kbp_poller {
 	struct kbp_relay relay;
 	unsigned long beat_seen;
 	unsigned int stale;		/* watchdog periods without a beat */
+	u64 usual_ns;			/* how long sleeps are lately; the thread's */
 
 	/* Written by the thread only, read anywhere. */
 	unsigned long beat ____cacheline_aligned_in_smp;
@@ -232,6 +233,8 @@ bool kbp_relay(struct kbp_poller *p, struct napi_struct *n);
 void kbp_drain(struct kbp_poller *p);
 void kbp_look_for_death(struct kbp_poller *p);
 void kbp_watchdog_start(struct kbp_poller *p);
+void kbp_watchdog_rest(struct kbp_poller *p);
+void kbp_watchdog_learn(struct kbp_poller *p, u64 slept_ns);
 void kbp_handback_init(struct kbp_poller *p);
 void kbp_handback_exit(struct kbp_poller *p);
 

@@ -44,11 +44,9 @@ static bool kbp_may_rest(struct kbp_poller *p, enum kbp_waker wake)
 	return kbp_backlog_arm(p);
 }
 
-/* It slept: how long did it take to wake it, by a packet or at @end_ns? */
-static void kbp_learn_wake(struct kbp_poller *p, u64 end_ns)
+/* It slept until @now_ns: how long did it take to wake it, by a packet or at @end_ns? */
+static void kbp_learn_wake(struct kbp_poller *p, u64 now_ns, u64 end_ns)
 {
-	u64 now_ns = ktime_get_ns();
-
 	/* Written before the wake-up that we come from. */
 	if (p->woken_ns)
 		kbp_wake_learn(&p->wake_cost, now_ns - p->woken_ns);
@@ -87,6 +85,8 @@ static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 	if (!pending) {
 		p->wake = wake;
 		p->woken_ns = 0;
+		if (idle)
+			kbp_watchdog_rest(p);
 		/* Pairs with wake_up_process() in kbp_poller_enqueue(). */
 		set_current_state(TASK_IDLE);
 	}
@@ -212,21 +212,25 @@ static bool kbp_sleep_slowly(struct kbp_poller *p, u64 until_ns)
 /* Nothing to poll, until @until_ns if that isn't 0. */
 static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 {
+	u64 begin_ns, now_ns;
 	bool slept;
 
 	kbp_set_state(p, KBP_STATE_IDLE);
 	/* A backlog that is merely owned does not keep anybody awake. */
 	kbp_backlog_leave(p);
 	kbp_adaptive_think(p);
+	begin_ns = ktime_get_ns();
 	slept = kbp_sleep_slowly(p, until_ns);
 	kbp_freq_wake(p);
 	kbp_cstate_wake(p);
+	now_ns = ktime_get_ns();
 	/* Of rests nothing is learned: they are taken for others, and end when they let them. */
 	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
-		kbp_learn_wake(p, until_ns);
+		kbp_learn_wake(p, now_ns, until_ns);
+		kbp_watchdog_learn(p, now_ns - begin_ns);
 	}
-	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
+	p->due_ns = kbp_adaptive_wake(p, now_ns);
 	kbp_set_state(p, KBP_STATE_POLLING);
 }
 
