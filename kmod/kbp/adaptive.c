@@ -117,8 +117,8 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 		kbp_window_next(&s->window, now_ns - s->found_ns);
 
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
-	/* What changes, and not each poll of a window. */
-	if (!next.poll || READ_ONCE(a->armed))
+	/* What changes, and not each poll. */
+	if (next.poll == READ_ONCE(a->armed))
 		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
 				 next.sleep_ns);
 	WRITE_ONCE(a->armed, !next.poll);
@@ -144,8 +144,9 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			       s->polled_ns);
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
-	} else if (held) {
-		s->polled_ns += now_ns - s->looked_ns;
+	} else if (held && !a->armed) {
+		/* Who keeps the poller awake pays, each a share. */
+		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);
 	}
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
@@ -187,7 +188,9 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		s = a->adaptive;
-		if (!s || !s->due_ns || !READ_ONCE(a->armed))
+		/* What is polled while another keeps us awake needs no time. */
+		if (!s || !s->due_ns || !READ_ONCE(a->armed) ||
+		    READ_ONCE(a->hold) != KBP_HOLD_FREE)
 			continue;
 		if (s->due_ns > now_ns) {
 			if (!first_ns || s->due_ns < first_ns)

@@ -161,6 +161,15 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
 }
 
 /*
+ * Does it wait for its interrupt? If the poller is awake in any case, for another
+ * device or the backlog, nothing would be saved by that.
+ */
+static bool kbp_is_let_sleep(const struct kbp_poller *p, const struct kbp_napi *a)
+{
+	return a->armed && !(a->adaptive && p->wakeful);
+}
+
+/*
  * Poll a held instance that we set POLLING. Afterwards it is held again, or,
  * if somebody wants it back, released.
  */
@@ -169,8 +178,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	struct napi_struct *n = a->napi;
 	int work = 0;
 
-	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) && !a->armed &&
-		   !p->resting && !p->letting_go)) {
+	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) &&
+		   !kbp_is_let_sleep(p, a) && !p->resting && !p->letting_go)) {
 		work = kbp_poll_held(n);
 		trace_kbp_poll(n, work, n->weight, true);
 		kbp_count_poll(p, a, work);
@@ -197,15 +206,16 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 }
 
 /* Is it polled with its interrupt masked, now that it is scheduled? */
-static bool kbp_wants_hold(const struct kbp_napi *a)
+static bool kbp_wants_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return !a->armed || (a->adaptive && kbp_adaptive_starts(a->adaptive));
+	return !kbp_is_let_sleep(p, a) ||
+	       (a->adaptive && kbp_adaptive_starts(a->adaptive));
 }
 
 /* May the device's interrupt stay masked while the poller polls it? */
 static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a && kbp_wants_hold(a) && !p->resting && !p->letting_go &&
+	return a && kbp_wants_hold(p, a) && !p->resting && !p->letting_go &&
 	       !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
 	       kbp_is_holdable(a);
 }
@@ -332,6 +342,7 @@ static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
 static int kbp_poll_attached(struct kbp_poller *p)
 {
 	int polls, work = 0, found, busy_polls = 0;
+	u32 wakeful = kbp_backlog_is_attached(p);
 	struct kbp_napi *a;
 
 	p->serving = true;
@@ -342,11 +353,13 @@ static int kbp_poll_attached(struct kbp_poller *p)
 		    KBP_HOLD_HELD)
 			continue;
 		found = kbp_step_held(p, a);
+		wakeful += !a->armed;
 		work += found;
 		if (found && ++busy_polls % KBP_BATCH_POLLS == 0)
 			kbp_stretch_break(p);
 	}
 	rcu_read_unlock();
+	p->wakeful = wakeful;
 
 	/*
 	 * A packet of a container passes the backlog once for each veth, bridge

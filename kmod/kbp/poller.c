@@ -359,13 +359,14 @@ static void kbp_pause(void)
 
 /*
  * Nothing has changed since the last look: no packet, nobody else on this CPU,
- * and nothing is due at a set time. Then the next round follows at once; every
- * KBP_SPINS_MAX rounds we look all the same.
+ * nothing that is due at a set time, and still something that keeps it from
+ * sleeping. Then the next round follows at once; every KBP_SPINS_MAX rounds we
+ * look all the same.
  */
 static bool kbp_may_spin(struct kbp_poller *p, bool work)
 {
-	return !work && !p->due_ns && (++p->spins % KBP_SPINS_MAX) &&
-	       !need_resched() && single_task_running() &&
+	return !work && p->wakeful && !p->due_ns &&
+	       (++p->spins % KBP_SPINS_MAX) && !need_resched() && single_task_running() &&
 	       READ_ONCE(p->state) == KBP_STATE_POLLING;
 }
 

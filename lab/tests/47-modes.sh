@@ -5,7 +5,7 @@
 #
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
-# and polls a small part of what busy polls. In silence both sleep and stay asleep. What can't be had together is refused.
+# and polls a small part of what busy polls, or beside a device in mode busy waits for no interrupt. In silence both sleep and stay asleep. What can't be had together is refused.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -98,6 +98,16 @@ periodic adaptive
 [ $((empty * 4)) -le "$busy_empty" ] || lab_fail "adaptive: it polls more than a quarter of what busy does"
 [ $((timed * 10)) -ge $((COUNT * 9)) ] || lab_fail "adaptive: it was awake before $timed of $COUNT packets only"
 silent adaptive
+detach
+
+# The poller is awake for the other card in any case, so this one waits for no interrupt.
+attach adaptive
+kbp -n tester attach eth1 --cpu "$NET_CPU" --mode busy > /dev/null || lab_fail "attach eth1"
+periodic beside-learning
+periodic beside-busy
+[ "$schedules" -le $((COUNT / 100)) ] || lab_fail "the poller is awake, and yet the card's interrupt was armed"
+kbp -n tester detach eth1 > /dev/null || lab_fail "detach eth1"
+lab_wait_for 5 is_asleep
 detach
 
 attach adaptive --max-wake-latency 1
