@@ -19,7 +19,7 @@
 #include "kbp.h"
 #include "trace.h"
 
-/* Over how many sleeps their length is averaged. */
+/* The weight of the sleeps before, against the last one. */
 #define KBP_SLEEPS_MEAN		8
 
 /* Does it hold a device whose interrupt is masked? */
@@ -432,9 +432,9 @@ static bool kbp_is_watched(const struct kbp_poller *p)
  * kbp_watchdog_rest() - nobody to watch over: the poller sleeps until a packet comes
  * @p: the poller
  *
- * The watchdog would see that for itself, but wake an idle CPU for it. Where most
- * sleeps are shorter than its period it goes on, because one that stays costs a
- * packet less than one that is stopped and started.
+ * The watchdog would see that for itself, but wake an idle CPU for it. Where sleeps
+ * are short it goes on, because one that stays costs a packet less than one that is
+ * stopped and started. A single silence is enough to stop it.
  *
  * Context: p->lock held, interrupts off, the poller's thread.
  */
@@ -443,7 +443,7 @@ void kbp_watchdog_rest(struct kbp_poller *p)
 	if (!p->watchdog_on || kbp_is_watched(p) ||
 	    p->usual_ns < kbp_watchdog_period_ns(p))
 		return;
-	/* Below 0: it runs on another CPU and waits for the lock. */
+	/* Below 0: it runs on another CPU, and sees for itself. */
 	if (hrtimer_try_to_cancel(&p->watchdog) >= 0)
 		p->watchdog_on = false;
 }

@@ -104,7 +104,7 @@ struct kbp_napi {
 	enum kbp_mode mode;
 	enum kbp_hold hold;		/* by cmpxchg */
 	bool leaving;			/* must not be held again */
-	bool armed;			/* its interrupt is to wake the poller */
+	bool armed;			/* its interrupt may wake the poller, if that sleeps */
 	struct kbp_adaptive *adaptive;	/* NULL in other modes */
 	bool served;			/* the poller polls it now */
 	struct kbp_napi_stats stats;
@@ -174,7 +174,7 @@ struct kbp_poller {
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is attached */
-	u32 wakeful;			/* how many attachments keep it from sleeping */
+	u32 wakeful;			/* how many keep it from sleeping, the backlog too */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
