@@ -5,7 +5,8 @@
 #
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
-# and polls a small part of what busy polls, or beside a device in mode busy waits for no interrupt. In silence both sleep and stay asleep. What can't be had together is refused.
+# and polls a small part of what busy polls; beside a device in mode busy it waits for no interrupt. In silence both
+# sleep and stay asleep. What can't be had together is refused.
 
 . /lab/lib.sh
 . /lab/net.sh
