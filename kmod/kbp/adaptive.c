@@ -152,18 +152,18 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || held)
 		kbp_adaptive_decide(a, n, now_ns);
-	/* It is awake all the time: what a sleep costs may have changed. */
-	if (kbp_adaptive_plan(p, s, KBP_PLAN_TICKS))
-		kbp_wake_forget(&p->wake_cost);
+	kbp_adaptive_plan(p, s, KBP_PLAN_TICKS);
 }
 
 /**
- * kbp_adaptive_let_go() - a window ends before its time: somebody wants the device
- * @a: the attachment; it is polled on as soon as that is possible
+ * kbp_adaptive_let_go() - its interrupt is armed, before its time or at it
+ * @p: the poller
+ * @a: the attachment; if somebody else wants the device, or the CPU, it is polled on
+ *     as soon as that is possible
  */
-void kbp_adaptive_let_go(struct kbp_napi *a)
+void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a)
 {
-	if (a->armed)
+	if (a->armed && !p->wakeful)
 		return;
 	a->adaptive->due_ns = ktime_get_ns();
 	WRITE_ONCE(a->armed, true);

@@ -181,6 +181,7 @@ struct kbp_poller {
 	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
+	bool woke;			/* wake_cost was learned in this tick */
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
 	struct kbp_pace pace;
 	struct kbp_cstate cstate;
@@ -317,7 +318,7 @@ bool kbp_adaptive_starts(const struct kbp_adaptive *s);
 void kbp_adaptive_look(struct kbp_adaptive *s);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);
-void kbp_adaptive_let_go(struct kbp_napi *a);
+void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
 

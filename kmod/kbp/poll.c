@@ -201,7 +201,7 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	clear_bit(NAPI_STATE_IN_BUSY_POLL, &n->state);
 	kbp_count(&a->stats, rearms, 1);
 	if (a->adaptive)
-		kbp_adaptive_let_go(a);
+		kbp_adaptive_let_go(p, a);
 	return kbp_step_scheduled(p, n, a);
 }
 
@@ -342,7 +342,7 @@ static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
 static int kbp_poll_attached(struct kbp_poller *p)
 {
 	int polls, work = 0, found, busy_polls = 0;
-	u32 wakeful = kbp_backlog_is_attached(p);
+	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
 	struct kbp_napi *a;
 
 	p->serving = true;

@@ -47,6 +47,7 @@ static bool kbp_may_rest(struct kbp_poller *p, enum kbp_waker wake)
 /* It slept until @now_ns: how long did it take to wake it, by a packet or at @end_ns? */
 static void kbp_learn_wake(struct kbp_poller *p, u64 now_ns, u64 end_ns)
 {
+	p->woke = true;
 	/* Written before the wake-up that we come from. */
 	if (p->woken_ns)
 		kbp_wake_learn(&p->wake_cost, now_ns - p->woken_ns);
@@ -168,6 +169,7 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	p->resting = false;
 	kbp_set_state(p, KBP_STATE_POLLING);
 	kbp_claim_all(p);
+	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
 	return slept_ns;
 }
 
@@ -311,6 +313,10 @@ static void kbp_quiescent(struct kbp_poller *p)
 	cond_resched_tasks_rcu_qs();
 	kbp_look_for_replacement();
 	kbp_look_for_waiter(p);
+	/* It is awake all the time: what waking up costs may have changed. */
+	if (!p->woke)
+		kbp_wake_forget(&p->wake_cost);
+	p->woke = false;
 	if (READ_ONCE(p->napis_count))
 		kbp_napi_look();
 }

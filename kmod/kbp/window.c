@@ -195,15 +195,19 @@ static u64 kbp_saved_ns_max(const struct kbp_window_goal *goal)
 
 /*
  * What may be spent now, in thousandths of the time: the budget, and up to all of
- * the time with all that may be saved.
+ * the time with all that may be saved, but not more of it than is there until the
+ * next plan, for which gaps as long as those of @yield are waited for.
  */
-static u64 kbp_spend_permille(const struct kbp_window *w)
+static u64 kbp_spend_permille(const struct kbp_window *w,
+			      const struct kbp_window_yield *yield)
 {
 	const struct kbp_window_goal *goal = &w->goal;
-	u64 more = 1000 - goal->budget_permille;
+	u64 plan_ns = yield->time / (yield->gaps + 1) * KBP_PLAN_GAPS;
+	u64 more = (1000 - goal->budget_permille) * w->saved_ns /
+		   (kbp_saved_ns_max(goal) + 1);
+	u64 there = w->saved_ns / (plan_ns / 1000 + 1);
 
-	return goal->budget_permille +
-	       more * w->saved_ns / (kbp_saved_ns_max(goal) + 1);
+	return goal->budget_permille + (more < there ? more : there);
 }
 
 /* Does it cost more than may be spent, beside what sleeping would have cost? */
@@ -214,7 +218,7 @@ static bool kbp_yield_is_dear(const struct kbp_window *w,
 
 	return yield->polled > instead &&
 	       (yield->polled - instead) / (yield->time / 1000 + 1) >=
-	       kbp_spend_permille(w);
+	       kbp_spend_permille(w, yield);
 }
 
 static bool kbp_yield_is_enough(const struct kbp_window_goal *goal,
@@ -279,12 +283,12 @@ void kbp_wake_learn(struct kbp_wake *wake, u64 ns)
  * @wake: what is known of it
  *
  * Who does not sleep because waking up is dear would never see that it is no
- * longer. Called every 40 ms it halves what is known in half a minute.
+ * longer. Called every 4 ms it halves what is known in 0.7 s.
  */
 void kbp_wake_forget(struct kbp_wake *wake)
 {
-	wake->high_ns -= wake->high_ns / 1024;
-	wake->mean_ns -= wake->mean_ns / 1024;
+	wake->high_ns -= wake->high_ns / 256;
+	wake->mean_ns -= wake->mean_ns / 256;
 }
 
 /**

@@ -16,7 +16,7 @@
  * the CPU, because up to there polling is the cheaper way to wait. Above that it
  * is the lowest price that finds as many packets as were asked for, within the
  * CPU time that was given for it. What was given and not used is saved, for a
- * second: a burst may spend what the silence before it left.
+ * fifth of a second: a burst may spend what the silence before it left.
  */
 #ifndef KBP_WINDOW_H
 #define KBP_WINDOW_H
@@ -31,7 +31,7 @@ typedef uint64_t u64;
 #endif
 
 /* What may be saved: the budget of this time. */
-#define KBP_SAVING_NS		1000000000ULL
+#define KBP_SAVING_NS		200000000ULL
 
 /* Gaps are told apart by a sixteenth of their octave, from 1 us to 1 s. */
 #define KBP_GAP_SHIFT		10
