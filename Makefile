@@ -18,12 +18,13 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean torture torture-short torture-report long lab-debug-kernel
+	lint-kmod uapi clean energy energy-results torture torture-short torture-report long lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
 	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
+	@echo 'make energy         what sleeping, windows and frequencies cost and save, hours; writes docs/results/energy'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
@@ -81,6 +82,17 @@ bench: build
 # The page and the tables from the results that are kept, without measuring again.
 results: build
 	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
+
+ENERGY		= $(OUT)/energy
+ENERGY_RESULTS	= $(RESULTS)/energy
+
+energy: build
+	$(KBP) compare study lab/studies/energy.toml --out $(ENERGY) --git "$$(git describe --always --dirty)"
+	scripts/publish-results.sh $(ENERGY) $(ENERGY_RESULTS)
+	$(MAKE) energy-results
+
+energy-results: build
+	$(KBP) report $(ENERGY_RESULTS)/*.json -o $(ENERGY_RESULTS)/index.html --tables $(ENERGY_RESULTS)/tables.md
 
 test: build setup-test
 	scripts/run-tests.py host lab --kernel $(KERNEL)
