@@ -22,6 +22,10 @@ pub struct FramesArgs {
     open_loop: Option<Rate>,
     #[command(flatten)]
     arrivals: ArrivalsArgs,
+    /// With --open-loop: frames for so long before those that are measured, in which a mechanism may learn; 20 frames
+    /// without this
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), conflicts_with_all = ["throughput", "no_traffic"])]
+    warm_up_ms: Option<u64>,
     /// Search the highest rate without loss (RFC 2544) up to this one instead of the ping-pong
     #[arg(long, value_name = "RATE", conflicts_with = "open_loop")]
     throughput: Option<Rate>,
@@ -59,11 +63,15 @@ impl FramesArgs {
                 Some(rate) => Some(self.search(bytes, rate.bps(bytes), seed)),
                 None => arrivals::rate_bps(&arrivals, self.open_loop, "--open-loop", bytes)?.map(
                     |rate_bps| {
+                        let usual = OpenLoopConfig::new(bytes, rate_bps);
                         Traffic::OpenLoop(OpenLoopConfig {
                             arrivals: arrivals.clone(),
                             drain_ns,
                             seed,
-                            ..OpenLoopConfig::new(bytes, rate_bps)
+                            warmup_frames: self
+                                .warm_up_ms
+                                .map_or(usual.warmup_frames, |ms| frames_in(bytes, rate_bps, ms)),
+                            ..usual
                         })
                     },
                 ),
@@ -96,6 +104,11 @@ impl FramesArgs {
                 "--arrivals {arrivals}: how many? Say it with --open-loop RATE"
             )));
         }
+        if self.warm_up_ms.is_some() && !has_rate {
+            return Err(Error::Invalid(
+                "--warm-up-ms is for frames at a rate: name it with --open-loop RATE".into(),
+            ));
+        }
         if self.no_traffic && !is_constant {
             return Err(Error::Invalid(format!(
                 "--no-traffic with --arrivals {arrivals}: nothing arrives; leave one out"
@@ -116,6 +129,11 @@ impl FramesArgs {
     }
 }
 
+/// Frames of `bytes` that a rate has in `ms`, one at least.
+fn frames_in(bytes: u32, rate_bps: u64, ms: u64) -> u64 {
+    (rate_bps * ms / (u64::from(bytes) * 8_000)).max(1)
+}
+
 /// What is sent instead of pings, for the result.
 pub(super) fn setting(traffic: &Traffic) -> Option<FramesSetting> {
     match traffic {
@@ -124,12 +142,14 @@ pub(super) fn setting(traffic: &Traffic) -> Option<FramesSetting> {
             frame_bytes: config.frame_bytes,
             rate_bps: config.rate_bps,
             arrivals: config.arrivals.name(),
+            warmup_frames: Some(config.warmup_frames),
             search: None,
         }),
         Traffic::Throughput(config) => Some(FramesSetting {
             frame_bytes: config.frame_bytes,
             rate_bps: config.limits.max_bps,
             arrivals: None,
+            warmup_frames: None,
             search: Some(SearchSetting {
                 trial_ns: config.trial_ns,
                 drain_ns: config.drain_ns,
@@ -194,6 +214,10 @@ mod tests {
         assert!(why.contains("RFC 2544"), "{why}");
         let why = refusal(&["--arrivals", &trace, "--no-traffic"]);
         assert!(why.contains("nothing arrives"), "{why}");
+        let warm = settings(&["--open-loop", "5000fps", "--warm-up-ms", "300"]).unwrap();
+        assert_eq!(warm[0].warmup_frames, Some(1500));
+        let why = refusal(&["--warm-up-ms", "300"]);
+        assert!(why.contains("--open-loop"), "{why}");
         let why = refusal(&["--arrivals", "onoff:1:9"]);
         assert!(why.contains("--open-loop RATE"), "{why}");
     }

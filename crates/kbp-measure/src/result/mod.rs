@@ -148,6 +148,9 @@ pub struct FramesSetting {
     /// Which times the frames of an open loop are due at; absent where they are constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<String>,
+    /// Frames of an open loop before those that are measured; absent for a search, and in results of before 2026-11-23.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_frames: Option<u64>,
     /// How the highest rate without loss is searched; absent for an open loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchSetting>,
@@ -427,6 +430,7 @@ pub(crate) mod tests {
                 frame_bytes: 64,
                 rate_bps: 80_000_000,
                 arrivals: None,
+                warmup_frames: None,
                 search: Some(SearchSetting {
                     trial_ns: 60_000_000,
                     drain_ns: 20_000_000,

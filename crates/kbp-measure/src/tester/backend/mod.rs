@@ -195,8 +195,8 @@ pub(super) fn set_option<T>(fd: RawFd, level: i32, name: i32, value: &T) -> std:
     }
 }
 
-/// Room for replies that wait for the tester: 8 MiB, or what the system allows without privilege.
-pub(super) fn widen_buffers(fd: RawFd) {
+/// Room for what waits for the tester, or for the server: 8 MiB, or what the system allows without privilege.
+pub(in crate::tester) fn widen_buffers(fd: RawFd) {
     const BYTES: libc::c_int = 8 << 20;
     for (force, plain) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),

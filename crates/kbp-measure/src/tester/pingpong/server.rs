@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::packet::{Ping, PAYLOAD_LEN_MAX};
 use crate::error::{Error, Result};
 use crate::place::Place;
+use crate::tester::backend::widen_buffers;
 use crate::tester::openloop::Probe;
 use crate::witness::Counted;
 
@@ -128,8 +130,11 @@ impl EchoServer {
     }
 }
 
+/// With room for what the path delivered faster than it is echoed: a loss behind the path is none of the path.
 fn bind(addr: SocketAddr) -> Result<UdpSocket> {
-    UdpSocket::bind(addr).map_err(|e| Error::sys(format!("bind UDP {addr}"), e))
+    let socket = UdpSocket::bind(addr).map_err(|e| Error::sys(format!("bind UDP {addr}"), e))?;
+    widen_buffers(socket.as_raw_fd());
+    Ok(socket)
 }
 
 /// Sends an empty datagram; whether it arrives is seen by the thread's end.
