@@ -121,7 +121,7 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	if (next.poll == READ_ONCE(a->armed))
 		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
 				 next.sleep_ns);
-	WRITE_ONCE(a->armed, !next.poll);
+	WRITE_ONCE(a->armed, !next.poll || kbp_needs_interrupt(a));
 }
 
 /**
@@ -189,7 +189,7 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		s = a->adaptive;
 		/* What is polled while another keeps us awake needs no time. */
-		if (!s || !s->due_ns || !READ_ONCE(a->armed) ||
+		if (!s || !s->due_ns || !READ_ONCE(a->armed) || kbp_needs_interrupt(a) ||
 		    READ_ONCE(a->hold) != KBP_HOLD_FREE)
 			continue;
 		if (s->due_ns > now_ns) {

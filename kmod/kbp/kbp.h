@@ -106,6 +106,12 @@ struct kbp_napi {
 	bool leaving;			/* must not be held again */
 	bool armed;			/* its interrupt may wake the poller, if that sleeps */
 	struct kbp_adaptive *adaptive;	/* NULL in other modes */
+	/* Written by the thread: interrupts while it is held, see poll.c. */
+	u32 held_irqs;			/* in this hold */
+	u32 held_quiet;			/* polls with packets and without one, in it */
+	u32 remasks;			/* holds that ended for them, in a row */
+	bool remask;			/* only its interrupt may begin the next hold */
+	bool unmasked;			/* masking is given up: adaptive is served as sleep */
 	bool served;			/* the poller polls it now */
 	struct kbp_napi_stats stats;
 	struct rcu_head rcu;
@@ -309,6 +315,12 @@ bool kbp_round_attached(struct kbp_poller *p);
 bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 void kbp_release_all(struct kbp_poller *p);
+
+/* Is it left to its interrupt, because nothing else masks it? */
+static inline bool kbp_needs_interrupt(const struct kbp_napi *a)
+{
+	return a->remask || (READ_ONCE(a->unmasked) && a->adaptive);
+}
 
 /* adaptive.c: mode adaptive */
 struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs);

@@ -160,13 +160,47 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
 					      NAPIF_STATE_THREADED));
 }
 
+/* Holds in a row that an arming did not make quiet, and polls that show that one is. */
+#define KBP_REMASKS_MAX		16
+#define KBP_QUIET_POLLS		64
+
+/*
+ * Look for interrupts in a hold, whose handlers have set MISSED. One is usual in a
+ * hold that began without: nothing has masked it before, and most drivers mask in
+ * its handler, for good. Others don't, or unmask again when they find the instance
+ * taken (e1000). They are armed, so that an interrupt begins the next hold; most of
+ * those keep masked what they scheduled. Where that does not help, holding the device
+ * saves no interrupt: mode adaptive is served as sleep then, and mode busy polls on.
+ */
+static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
+{
+	if (likely(!test_bit(NAPI_STATE_MISSED, &a->napi->state))) {
+		if (work && ++a->held_quiet == KBP_QUIET_POLLS)
+			a->remasks = 0;
+		return;
+	}
+	clear_bit(NAPI_STATE_MISSED, &a->napi->state);
+	kbp_count(&a->stats, held_interrupts, 1);
+	a->held_quiet = 0;
+	if (++a->held_irqs < 2 || a->unmasked)
+		return;
+	if (++a->remasks == KBP_REMASKS_MAX) {
+		WRITE_ONCE(a->unmasked, true);
+		pr_notice("kbp: %s: interrupts come while they are masked%s\n",
+			  netdev_name(a->dev),
+			  a->adaptive ? ", so it is served as in mode sleep" : "");
+	}
+	a->remask = !a->unmasked;
+	WRITE_ONCE(a->armed, kbp_needs_interrupt(a));
+}
+
 /*
  * Does it wait for its interrupt? If the poller is awake in any case, for another
  * device or the backlog, nothing would be saved by that.
  */
 static bool kbp_is_let_sleep(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a->armed && !(a->adaptive && p->wakeful);
+	return a->armed && (kbp_needs_interrupt(a) || !a->adaptive || !p->wakeful);
 }
 
 /*
@@ -185,6 +219,7 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 		kbp_count_poll(p, a, work);
 		if (a->adaptive)
 			kbp_adaptive_polled(p, a, n, work, true);
+		kbp_look_for_interrupt(a, work);
 		/* Pairs with the cmpxchg() in kbp_unhold(). */
 		smp_store_release(&a->hold, KBP_HOLD_HELD);
 		return work;
@@ -208,6 +243,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 /* Is it polled with its interrupt masked, now that it is scheduled? */
 static bool kbp_wants_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
+	if (kbp_needs_interrupt(a))
+		return !a->unmasked;
 	return !kbp_is_let_sleep(p, a) ||
 	       (a->adaptive && kbp_adaptive_starts(a->adaptive));
 }
@@ -226,6 +263,9 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 	set_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
 	WRITE_ONCE(a->served, true);
 	WRITE_ONCE(a->armed, false);
+	a->remask = false;
+	a->held_irqs = 0;
+	a->held_quiet = 0;
 	if (a->adaptive)
 		kbp_adaptive_look(a->adaptive);
 	raw_spin_lock_irq(&p->lock);

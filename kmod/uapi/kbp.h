@@ -350,6 +350,9 @@ enum kbp_a_poller_stats {
  *	hand-back, detach, end of a window of mode adaptive).
  * @KBP_A_NAPI_STATS_TIMED_POLLS: Times its poller began to poll it because
  *	packets were likely, before an interrupt; mode adaptive.
+ * @KBP_A_NAPI_STATS_HELD_INTERRUPTS: Interrupts that came while its poller
+ *	was holding it, masked; one is usual in a hold that began without an
+ *	interrupt.
  */
 enum kbp_a_napi_stats {
 	KBP_A_NAPI_STATS_PAD = 1,
@@ -359,6 +362,7 @@ enum kbp_a_napi_stats {
 	KBP_A_NAPI_STATS_SCHEDULES,
 	KBP_A_NAPI_STATS_REARMS,
 	KBP_A_NAPI_STATS_TIMED_POLLS,
+	KBP_A_NAPI_STATS_HELD_INTERRUPTS,
 
 	/* private: */
 	__KBP_A_NAPI_STATS_MAX,
@@ -434,6 +438,7 @@ enum kbp_cmd {
 	X(empty_polls, EMPTY_POLLS) \
 	X(schedules, SCHEDULES) \
 	X(rearms, REARMS) \
-	X(timed_polls, TIMED_POLLS)
+	X(timed_polls, TIMED_POLLS) \
+	X(held_interrupts, HELD_INTERRUPTS)
 
 #endif /* _UAPI_KBP_H */

@@ -716,6 +716,9 @@ pub mod attr_napi_stats {
     /// Times its poller began to poll it because packets were likely, before an interrupt; mode
     /// adaptive.
     pub const TIMED_POLLS: u16 = 7;
+    /// Interrupts that came while its poller was holding it, masked; one is usual in a hold that
+    /// began without an interrupt.
+    pub const HELD_INTERRUPTS: u16 = 8;
 }
 
 /// A counter that the kernel module exports.
@@ -859,5 +862,10 @@ pub const NAPI_COUNTERS: &[Counter] = &[
         attr: attr_napi_stats::TIMED_POLLS,
         name: "timed_polls",
         doc: "Times its poller began to poll it because packets were likely, before an interrupt; mode adaptive.",
+    },
+    Counter {
+        attr: attr_napi_stats::HELD_INTERRUPTS,
+        name: "held_interrupts",
+        doc: "Interrupts that came while its poller was holding it, masked; one is usual in a hold that began without an interrupt.",
     },
 ];
