@@ -160,29 +160,33 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
 					      NAPIF_STATE_THREADED));
 }
 
-/* Holds in a row that an arming did not make quiet, and polls that show that one is. */
-#define KBP_REMASKS_MAX		16
+/* Interrupts in a hold that show that its device is not masked, and polls that show it is. */
+#define KBP_HELD_IRQS_MAX	8
 #define KBP_QUIET_POLLS		64
+/* Holds in a row that an arming did not make quiet. */
+#define KBP_REMASKS_MAX		8
 
 /*
  * Look for interrupts in a hold, whose handlers have set MISSED. One is usual in a
  * hold that began without: nothing has masked it before, and most drivers mask in
- * its handler, for good. Others don't, or unmask again when they find the instance
- * taken (e1000). They are armed, so that an interrupt begins the next hold; most of
+ * its handler, for good; cards that put interrupts off may have another on its way.
+ * Others don't, or unmask again when they find the instance taken (e1000): then most
+ * polls that find packets find an interrupt, too. They are armed, so that an interrupt begins the next hold; most of
  * those keep masked what they scheduled. Where that does not help, holding the device
  * saves no interrupt: mode adaptive is served as sleep then, and mode busy polls on.
  */
 static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 {
 	if (likely(!test_bit(NAPI_STATE_MISSED, &a->napi->state))) {
-		if (work && ++a->held_quiet == KBP_QUIET_POLLS)
+		if (work && ++a->held_quiet == KBP_QUIET_POLLS &&
+		    a->held_irqs < KBP_HELD_IRQS_MAX)
 			a->remasks = 0;
 		return;
 	}
 	clear_bit(NAPI_STATE_MISSED, &a->napi->state);
 	kbp_count(&a->stats, held_interrupts, 1);
-	a->held_quiet = 0;
-	if (++a->held_irqs < 2 || a->unmasked)
+	if (++a->held_irqs < KBP_HELD_IRQS_MAX ||
+	    a->held_irqs < a->held_quiet || a->unmasked)
 		return;
 	if (++a->remasks == KBP_REMASKS_MAX) {
 		WRITE_ONCE(a->unmasked, true);
