@@ -116,12 +116,14 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	struct kbp_window_next next =
 		kbp_window_next(&s->window, now_ns - s->found_ns);
 
+	if (kbp_gave_up(a))
+		next = (struct kbp_window_next) {};
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
 	/* What changes, and not each poll. */
 	if (next.poll == READ_ONCE(a->armed))
 		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
 				 next.sleep_ns);
-	WRITE_ONCE(a->armed, !next.poll || kbp_needs_interrupt(a));
+	WRITE_ONCE(a->armed, !next.poll);
 }
 
 /**
@@ -189,7 +191,7 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		s = a->adaptive;
 		/* What is polled while another keeps us awake needs no time. */
-		if (!s || !s->due_ns || !READ_ONCE(a->armed) || kbp_needs_interrupt(a) ||
+		if (!s || !s->due_ns || !READ_ONCE(a->armed) || kbp_gave_up(a) ||
 		    READ_ONCE(a->hold) != KBP_HOLD_FREE)
 			continue;
 		if (s->due_ns > now_ns) {

@@ -106,12 +106,12 @@ struct kbp_napi {
 	bool leaving;			/* must not be held again */
 	bool armed;			/* its interrupt may wake the poller, if that sleeps */
 	struct kbp_adaptive *adaptive;	/* NULL in other modes */
-	/* Written by the thread: interrupts while it is held, see poll.c. */
-	u32 held_irqs;			/* in this hold */
-	u32 held_quiet;			/* polls with packets and without one, in it */
-	u32 remasks;			/* holds that ended for them, in a row */
-	bool remask;			/* only its interrupt may begin the next hold */
-	bool unmasked;			/* masking is given up: adaptive is served as sleep */
+	/* Written by the thread, while it is held: see kbp_look_for_interrupt(). */
+	u32 held_irqs;			/* interrupts beside packets */
+	u32 held_quiet;			/* polls with packets and without interrupt */
+	bool held_found;		/* the last poll found packets */
+	u32 noisy;			/* how often, in a row, it was not masked */
+	bool unmasked;			/* so often that adaptive is served as sleep */
 	bool served;			/* the poller polls it now */
 	struct kbp_napi_stats stats;
 	struct rcu_head rcu;
@@ -180,7 +180,7 @@ struct kbp_poller {
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is attached */
-	u32 wakeful;			/* how many keep it from sleeping, the backlog too */
+	u32 wakeful;			/* how many keep it from sleeping, backlog and lacking ones too */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
@@ -316,10 +316,10 @@ bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 void kbp_release_all(struct kbp_poller *p);
 
-/* Is it left to its interrupt, because nothing else masks it? */
-static inline bool kbp_needs_interrupt(const struct kbp_napi *a)
+/* Is a device in mode adaptive served as in mode sleep, since nothing masks it? */
+static inline bool kbp_gave_up(const struct kbp_napi *a)
 {
-	return a->remask || (READ_ONCE(a->unmasked) && a->adaptive);
+	return a->adaptive && READ_ONCE(a->unmasked);
 }
 
 /* adaptive.c: mode adaptive */

@@ -105,7 +105,7 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	    nla_put_u32(skb, KBP_A_POLLER_BACKLOG_ACTIVE,
 			kbp_backlog_active(p)) ||
 	    nla_put_u32(skb, KBP_A_POLLER_WAKE_LATENCY_NS,
-			min_t(u64, READ_ONCE(p->wake_cost.high_ns), U32_MAX)) ||
+			min_t(u64, READ_ONCE(p->wake_cost.worst_ns), U32_MAX)) ||
 	    nla_put_u32(skb, KBP_A_POLLER_FREQ_REQUESTED, config->freq) ||
 	    nla_put_u32(skb, KBP_A_POLLER_FREQ_ACTIVE, kbp_freq_active(p)))
 		return -EMSGSIZE;

@@ -160,42 +160,47 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
 					      NAPIF_STATE_THREADED));
 }
 
-/* Interrupts in a hold that show that its device is not masked, and polls that show it is. */
-#define KBP_HELD_IRQS_MAX	8
-#define KBP_QUIET_POLLS		64
-/* Holds in a row that an arming did not make quiet. */
-#define KBP_REMASKS_MAX		8
+/* Interrupts that show that a held device is not masked; polls that show that it is. */
+#define KBP_NOISY_IRQS		8
+#define KBP_QUIET_POLLS		32
+/* How often that has to be so, in a row. */
+#define KBP_NOISY_MAX		8
 
 /*
- * Look for interrupts in a hold, whose handlers have set MISSED. One is usual in a
- * hold that began without: nothing has masked it before, and most drivers mask in
- * its handler, for good; cards that put interrupts off may have another on its way.
- * Others don't, or unmask again when they find the instance taken (e1000): then most
- * polls that find packets find an interrupt, too. They are armed, so that an interrupt begins the next hold; most of
- * those keep masked what they scheduled. Where that does not help, holding the device
- * saves no interrupt: mode adaptive is served as sleep then, and mode busy polls on.
+ * Look for an interrupt in a hold, whose handler has set MISSED. One or two are
+ * usual in a hold that began without: nothing has masked it before, most drivers
+ * mask in its handler, and moderation may have put off another. A driver that does
+ * not mask, or unmasks when it finds the instance taken (e1000), shows one beside
+ * nearly each packet. Then holding the device saves no interrupt: mode adaptive is
+ * served as sleep, and mode busy polls on. MISSED without packets is no sign, it
+ * may be a sender's request (AF_XDP).
  */
 static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 {
+	bool found = work || a->held_found;
+
+	a->held_found = work;
 	if (likely(!test_bit(NAPI_STATE_MISSED, &a->napi->state))) {
-		if (work && ++a->held_quiet == KBP_QUIET_POLLS &&
-		    a->held_irqs < KBP_HELD_IRQS_MAX)
-			a->remasks = 0;
-		return;
+		if (!work || ++a->held_quiet < KBP_QUIET_POLLS)
+			return;
+		a->noisy = 0;
+	} else {
+		clear_bit(NAPI_STATE_MISSED, &a->napi->state);
+		kbp_count(&a->stats, held_interrupts, 1);
+		if (!found || ++a->held_irqs < KBP_NOISY_IRQS)
+			return;
+		a->noisy++;
 	}
-	clear_bit(NAPI_STATE_MISSED, &a->napi->state);
-	kbp_count(&a->stats, held_interrupts, 1);
-	if (++a->held_irqs < KBP_HELD_IRQS_MAX ||
-	    a->held_irqs < a->held_quiet || a->unmasked)
+	a->held_irqs = 0;
+	a->held_quiet = 0;
+	if (a->noisy < KBP_NOISY_MAX || a->unmasked)
 		return;
-	if (++a->remasks == KBP_REMASKS_MAX) {
-		WRITE_ONCE(a->unmasked, true);
-		pr_notice("kbp: %s: interrupts come while they are masked%s\n",
-			  netdev_name(a->dev),
-			  a->adaptive ? ", so it is served as in mode sleep" : "");
-	}
-	a->remask = !a->unmasked;
-	WRITE_ONCE(a->armed, kbp_needs_interrupt(a));
+	WRITE_ONCE(a->unmasked, true);
+	pr_notice("kbp: %s: interrupts come while they are masked%s\n",
+		  netdev_name(a->dev),
+		  a->adaptive ? ", so it is served as in mode sleep" : "");
+	if (a->adaptive)
+		WRITE_ONCE(a->armed, true);
 }
 
 /*
@@ -204,7 +209,7 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
  */
 static bool kbp_is_let_sleep(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a->armed && (kbp_needs_interrupt(a) || !a->adaptive || !p->wakeful);
+	return a->armed && (kbp_gave_up(a) || !a->adaptive || !p->wakeful);
 }
 
 /*
@@ -247,8 +252,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 /* Is it polled with its interrupt masked, now that it is scheduled? */
 static bool kbp_wants_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	if (kbp_needs_interrupt(a))
-		return !a->unmasked;
+	if (kbp_gave_up(a))
+		return false;
 	return !kbp_is_let_sleep(p, a) ||
 	       (a->adaptive && kbp_adaptive_starts(a->adaptive));
 }
@@ -267,9 +272,9 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 	set_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
 	WRITE_ONCE(a->served, true);
 	WRITE_ONCE(a->armed, false);
-	a->remask = false;
 	a->held_irqs = 0;
 	a->held_quiet = 0;
+	a->held_found = false;
 	if (a->adaptive)
 		kbp_adaptive_look(a->adaptive);
 	raw_spin_lock_irq(&p->lock);
@@ -301,6 +306,7 @@ static bool kbp_step_todo(struct kbp_poller *p, enum kbp_list list, int *work)
 	if (kbp_may_hold(p, a)) {
 		kbp_hold(p, a);
 		*work += kbp_step_held(p, a);
+		p->wakeful += !a->armed;
 	} else {
 		*work += kbp_step_scheduled(p, n, a);
 	}

@@ -315,7 +315,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	kbp_look_for_waiter(p);
 	/* It is awake all the time: what waking up costs may have changed. */
 	if (!p->woke)
-		kbp_wake_forget(&p->wake_cost);
+		kbp_wake_forget(&p->wake_cost, TICK_NSEC);
 	p->woke = false;
 	if (READ_ONCE(p->napis_count))
 		kbp_napi_look();

@@ -262,6 +262,11 @@ static u64 kbp_wake_towards(u64 of, u64 ns, u32 part)
 	return of + (step < of ? step : of);
 }
 
+static u64 kbp_wake_towards_high(u64 of, u64 ns)
+{
+	return kbp_wake_towards(of, ns, ns > of ? 8 : 64);
+}
+
 /**
  * kbp_wake_learn() - learn how long it took to wake up
  * @wake: what is known of it
@@ -272,23 +277,34 @@ void kbp_wake_learn(struct kbp_wake *wake, u64 ns)
 	if (!wake->mean_ns) {
 		wake->mean_ns = KBP_WAKE_NS;
 		wake->high_ns = KBP_WAKE_NS;
+		wake->worst_ns = KBP_WAKE_NS;
 	}
-	wake->high_ns = kbp_wake_towards(wake->high_ns, ns,
-					 ns > wake->high_ns ? 8 : 64);
+	wake->high_ns = kbp_wake_towards_high(wake->high_ns, ns);
+	wake->worst_ns = kbp_wake_towards_high(wake->worst_ns, ns);
 	wake->mean_ns = kbp_wake_towards(wake->mean_ns, ns, 16);
+}
+
+/* Half of what exceeds what is taken for unknown in 0.7 * 2^@shift ns. */
+static u64 kbp_wake_fade(u64 of, u64 ns, u32 shift)
+{
+	return of > KBP_WAKE_NS ? of - ((of - KBP_WAKE_NS) * ns >> shift) : of;
 }
 
 /**
  * kbp_wake_forget() - time goes by without a wake-up to learn from
  * @wake: what is known of it
+ * @ns: the time since the last call, far less than a second
  *
  * Who does not sleep because waking up is dear would never see that it is no
- * longer. Called every 4 ms it halves what is known in 0.7 s.
+ * longer. What a plan is made with is halved in 0.7 s: the wake-up from a long
+ * silence says little of those between packets. What the user's limit is held
+ * against is halved in half a minute, because each look at it costs late packets.
  */
-void kbp_wake_forget(struct kbp_wake *wake)
+void kbp_wake_forget(struct kbp_wake *wake, u64 ns)
 {
-	wake->high_ns -= wake->high_ns / 256;
-	wake->mean_ns -= wake->mean_ns / 256;
+	wake->high_ns = kbp_wake_fade(wake->high_ns, ns, 30);
+	wake->mean_ns = kbp_wake_fade(wake->mean_ns, ns, 30);
+	wake->worst_ns -= wake->worst_ns * ns >> 35;
 }
 
 /**
@@ -312,7 +328,8 @@ struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 	if (knobs->budget_permille) {
 		goal.budget_permille = knobs->budget_permille;
 	} else if (knobs->wake_ns_max) {
-		bool late = goal.wake_ns > knobs->wake_ns_max;
+		u64 worst_ns = wake->mean_ns ? wake->worst_ns : KBP_WAKE_NS;
+		bool late = worst_ns > knobs->wake_ns_max;
 
 		goal.found_permille = late ? 1000 : 1;
 		goal.budget_permille = late ? 1000 : 1;

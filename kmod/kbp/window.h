@@ -60,6 +60,7 @@ struct kbp_window_knobs {
 struct kbp_wake {
 	u64 high_ns;		/* nearly the longest of the last times */
 	u64 mean_ns;
+	u64 worst_ns;		/* as high_ns, but it is not forgotten so soon */
 };
 
 /* What a price buys. */
@@ -93,7 +94,7 @@ struct kbp_window_next {
 };
 
 void kbp_wake_learn(struct kbp_wake *wake, u64 ns);
-void kbp_wake_forget(struct kbp_wake *wake);
+void kbp_wake_forget(struct kbp_wake *wake, u64 ns);
 struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 				      const struct kbp_wake *wake);
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);

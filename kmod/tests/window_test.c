@@ -313,6 +313,7 @@ static void draw_traffic(void)
 static void test_wake_outlier(void)
 {
 	struct kbp_wake wake = {};
+	u64 high_ns, worst_ns;
 	int i;
 
 	for (i = 0; i < 1000; i++)
@@ -325,10 +326,22 @@ static void test_wake_outlier(void)
 		fail("an outlier counts too much", "wake-ups");
 	for (i = 0; i < 100; i++)
 		kbp_wake_learn(&wake, 1000000000);
-	/* It does not sleep any more: a minute, a look every 4 ms. */
-	for (i = 0; i < 15000; i++)
-		kbp_wake_forget(&wake);
-	if (wake.high_ns > 20000 || wake.mean_ns > 20000)
+	/* It does not sleep any more: 0.74 s, a minute, ten, a look every 4 ms. */
+	high_ns = wake.high_ns;
+	worst_ns = wake.worst_ns;
+	for (i = 0; i < 186; i++)
+		kbp_wake_forget(&wake, 4000000);
+	if (wake.high_ns < high_ns * 48 / 100 || wake.high_ns > high_ns * 52 / 100 ||
+	    wake.worst_ns < worst_ns * 97 / 100)
+		fail("it is forgotten too fast, or too slowly", "wake-ups");
+	for (; i < 15000; i++)
+		kbp_wake_forget(&wake, 4000000);
+	if (wake.high_ns > 20000 || wake.mean_ns > 20000 ||
+	    wake.high_ns < 10000 || wake.worst_ns < worst_ns / 8)
+		fail("what a plan is made with is forgotten wrongly", "wake-ups");
+	for (; i < 150000; i++)
+		kbp_wake_forget(&wake, 4000000);
+	if (wake.worst_ns > 20000)
 		fail("a wake-up is dear for ever", "wake-ups");
 }
 

@@ -348,11 +348,11 @@ enum kbp_a_poller_stats {
  *	while its poller was not holding it.
  * @KBP_A_NAPI_STATS_REARMS: Times its interrupt was armed again (yield,
  *	hand-back, detach, end of a window of mode adaptive).
- * @KBP_A_NAPI_STATS_TIMED_POLLS: Times its poller began to poll it because
- *	packets were likely, before an interrupt; mode adaptive.
- * @KBP_A_NAPI_STATS_HELD_INTERRUPTS: Interrupts that came while its poller
- *	was holding it, masked; one is usual in a hold that began without an
- *	interrupt.
+ * @KBP_A_NAPI_STATS_TIMED_POLLS: Times its poller began to poll it before an
+ *	interrupt, because packets were likely or a rest was over; mode adaptive.
+ * @KBP_A_NAPI_STATS_HELD_INTERRUPTS: Polls of a held, masked instance that
+ *	found it scheduled meanwhile, by interrupts or others; one or two are
+ *	usual in a hold.
  */
 enum kbp_a_napi_stats {
 	KBP_A_NAPI_STATS_PAD = 1,

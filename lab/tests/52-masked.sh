@@ -23,9 +23,9 @@ kbp attach eth0 --cpu "$NET_CPU" --mode busy > /dev/null || lab_fail "attach"
 lab_wait_for 5 is_active busy
 net_traffic busy --count 300 --period-us 500 --jitter 0
 net_none_lost busy
-echo "busy: $(napi_counter packets) packets, $(held) interrupts while it was held, armed $(napi_counter rearms) times"
+echo "busy: $(napi_counter packets) packets, $(held) interrupts while it was held"
 [ "$(held)" -ge 200 ] || lab_fail "this card does not have the fault; another is needed"
-[ "$(napi_counter rearms)" -le 16 ] || lab_fail "busy: it never gives up to arm it"
+dmesg | grep "kbp: eth0: interrupts come while they are masked" || lab_fail "busy: the log does not have it"
 is_active busy || lab_fail "busy: given up"
 kbp detach eth0 > /dev/null || lab_fail "detach"
 
@@ -34,10 +34,10 @@ kbp attach eth0 --cpu "$NET_CPU" --mode adaptive --max-wake-latency 1 > /dev/nul
 lab_wait_for 5 is_active adaptive
 net_traffic adaptive --count 300 --period-us 500 --jitter 0
 net_none_lost adaptive
-echo "adaptive: $(napi_counter packets) packets, $(held) interrupts while it was held, armed $(napi_counter rearms) times"
+echo "adaptive: $(napi_counter packets) packets, $(held) interrupts while it was held"
 is_active sleep || lab_fail "interrupts come while they are masked, and it does not say so"
 kbp show --json | grep -q '"mode_requested":"adaptive"' || lab_fail "it forgot what was asked for"
-dmesg | grep "kbp: eth0: interrupts come while they are masked" || lab_fail "the log does not have it"
+dmesg | grep "kbp: eth0: .* so it is served as in mode sleep" || lab_fail "the log does not have it"
 before=$(held)
 net_traffic given-up --count 100 --period-us 1000 --jitter 0
 net_none_lost given-up

@@ -713,11 +713,11 @@ pub mod attr_napi_stats {
     /// Times its interrupt was armed again (yield, hand-back, detach, end of a window of mode
     /// adaptive).
     pub const REARMS: u16 = 6;
-    /// Times its poller began to poll it because packets were likely, before an interrupt; mode
-    /// adaptive.
+    /// Times its poller began to poll it before an interrupt, because packets were likely or a rest
+    /// was over; mode adaptive.
     pub const TIMED_POLLS: u16 = 7;
-    /// Interrupts that came while its poller was holding it, masked; one is usual in a hold that
-    /// began without an interrupt.
+    /// Polls of a held, masked instance that found it scheduled meanwhile, by interrupts or others;
+    /// one or two are usual in a hold.
     pub const HELD_INTERRUPTS: u16 = 8;
 }
 
@@ -861,11 +861,11 @@ pub const NAPI_COUNTERS: &[Counter] = &[
     Counter {
         attr: attr_napi_stats::TIMED_POLLS,
         name: "timed_polls",
-        doc: "Times its poller began to poll it because packets were likely, before an interrupt; mode adaptive.",
+        doc: "Times its poller began to poll it before an interrupt, because packets were likely or a rest was over; mode adaptive.",
     },
     Counter {
         attr: attr_napi_stats::HELD_INTERRUPTS,
         name: "held_interrupts",
-        doc: "Interrupts that came while its poller was holding it, masked; one is usual in a hold that began without an interrupt.",
+        doc: "Polls of a held, masked instance that found it scheduled meanwhile, by interrupts or others; one or two are usual in a hold.",
     },
 ];
