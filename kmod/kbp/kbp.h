@@ -180,7 +180,7 @@ struct kbp_poller {
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is attached */
-	u32 wakeful;			/* how many keep it from sleeping, backlog and lacking ones too */
+	u32 wakeful;			/* what keeps it awake: devices, backlog, a lacking one */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
