@@ -11,7 +11,7 @@ study=$1
 results=$2
 keep=${3:-}
 # A repository is no archive: what is larger than this stays out of it.
-bytes_max=6000000
+bytes_max=8000000
 
 for file in "$study"/*/*.json; do
 	if grep -q '^  "partial": true' "$file"; then
