@@ -18,7 +18,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean energy energy-results torture torture-short torture-report long lab-debug-kernel
+	lint-kmod uapi clean energy torture torture-short torture-report long lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -71,11 +71,12 @@ deb: build
 	scripts/make-deb.sh $(KBP) $(DEB)
 
 # What is measured stays in $(BENCH) and is not measured again; docs/results is written anew from it.
-BENCH	= $(OUT)/bench
+STUDY	= bench
+BENCH	= $(OUT)/$(STUDY)
 RESULTS	= docs/results
 
 bench: build
-	$(KBP) compare study lab/studies/bench.toml --out $(BENCH) --git "$$(git describe --always --dirty)"
+	$(KBP) compare study lab/studies/$(STUDY).toml --out $(BENCH) --git "$$(git describe --always --dirty)"
 	scripts/publish-results.sh $(BENCH) $(RESULTS)
 	$(MAKE) results
 
@@ -83,16 +84,8 @@ bench: build
 results: build
 	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
 
-ENERGY		= $(OUT)/energy
-ENERGY_RESULTS	= $(RESULTS)/energy
-
-energy: build
-	$(KBP) compare study lab/studies/energy.toml --out $(ENERGY) --git "$$(git describe --always --dirty)"
-	scripts/publish-results.sh $(ENERGY) $(ENERGY_RESULTS)
-	$(MAKE) energy-results
-
-energy-results: build
-	$(KBP) report $(ENERGY_RESULTS)/*.json -o $(ENERGY_RESULTS)/index.html --tables $(ENERGY_RESULTS)/tables.md
+energy:
+	$(MAKE) bench STUDY=energy RESULTS=$(RESULTS)/energy
 
 test: build setup-test
 	scripts/run-tests.py host lab --kernel $(KERNEL)
