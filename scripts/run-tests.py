@@ -25,6 +25,7 @@ lists it: skip = { "name.sh" = "reason" }.
 """
 
 import argparse
+import concurrent.futures
 from dataclasses import dataclass, field
 import json
 import os
@@ -33,6 +34,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 
@@ -40,6 +42,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADER_LINES = 15
 TAIL_LINES = 25
 EXIT_SKIP = 4
+# Machines at once, if there are as many processors.
+MACHINES_MAX = 4
+# Of the output and the count.
+report = threading.Lock()
 
 
 @dataclass
@@ -206,6 +212,11 @@ def has_root(script):
     return "--root" in shlex.split(header(script, "lab"))
 
 
+def is_alone(script):
+    """Whether what else the host does shows in a test: on the real clock it does."""
+    return re.search(r"--clock[ =]real\b", header(script, "lab")) is not None
+
+
 def lab_scripts(names, root=False):
     """The lab tests in the order of their numbers; of these names only, if there are any."""
     scripts = sorted((ROOT / "lab/tests").glob("*.sh"))
@@ -231,11 +242,12 @@ def tested(script, kernel, skips, tally):
     if word == "ok" and missing:
         word, reason = "FAIL", f"it passed and did not say that this is done: {', '.join(missing)}"
     note = f": {reason}" if reason else ""
-    print(f"{word:4} {kernel} {script.name} ({time.monotonic() - start:.0f} s){note}", flush=True)
-    tally.add(Tally(word == "ok", word == "FAIL", word == "skip"))
-    if word == "FAIL":
-        tally.failures.append(f"{kernel} {script.name}: see {(out / 'log').relative_to(ROOT)}")
-        print("\n".join("    " + line for line in text.splitlines()[-TAIL_LINES:]), flush=True)
+    with report:
+        print(f"{word:4} {kernel} {script.name} ({time.monotonic() - start:.0f} s){note}", flush=True)
+        tally.add(Tally(word == "ok", word == "FAIL", word == "skip"))
+        if word == "FAIL":
+            tally.failures.append(f"{kernel} {script.name}: see {(out / 'log').relative_to(ROOT)}")
+            print("\n".join("    " + line for line in text.splitlines()[-TAIL_LINES:]), flush=True)
     return Result(word, text, out)
 
 
@@ -247,11 +259,16 @@ def at_least_one(tally):
 
 
 def lab(kernels, names):
-    """Every lab test on every kernel given, one machine after the other."""
+    """Every lab test on every kernel given: a machine on each processor, and then those that have to be alone."""
     skips = listed_skips()
     tally = Tally()
+    scripts = lab_scripts(names)
+    machines = min(MACHINES_MAX, len(os.sched_getaffinity(0)))
     for kernel in kernels:
-        for script in lab_scripts(names):
+        with concurrent.futures.ThreadPoolExecutor(machines) as pool:
+            beside = [script for script in scripts if not is_alone(script)]
+            list(pool.map(lambda script: tested(script, kernel, skips, tally), beside))
+        for script in filter(is_alone, scripts):
             tested(script, kernel, skips, tally)
     return at_least_one(tally)
 

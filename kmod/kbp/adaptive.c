@@ -16,8 +16,10 @@
 #include "trace.h"
 #include "window.h"
 
-/* A poller that does not sleep thinks about an attachment once in so many ticks. */
-#define KBP_PLAN_TICKS	10
+/* A poller makes a step of a plan once in so many ticks. */
+#define KBP_PLAN_TICKS	2
+/* A device without packets for so long leaves its share of the budget to others. */
+#define KBP_SHARE_NS	NSEC_PER_SEC
 
 struct kbp_adaptive {
 	struct kbp_window window;
@@ -26,6 +28,7 @@ struct kbp_adaptive {
 	u64 looked_ns;		/* end of the last poll; or begin of this, if alone */
 	u64 polled_ns;		/* of the gap since found_ns, polled */
 	u64 due_ns;		/* to be polled then; 0: when its interrupt comes */
+	u64 decided_ns;		/* until then nothing changes, unless packets come */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
 };
@@ -45,7 +48,7 @@ struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs)
 	if (!s)
 		return NULL;
 	s->knobs = *knobs;
-	goal = kbp_window_aim(knobs, &unknown);
+	goal = kbp_window_aim(knobs, &unknown, 1);
 	kbp_window_init(&s->window, &goal);
 	return s;
 }
@@ -77,21 +80,46 @@ bool kbp_adaptive_starts(const struct kbp_adaptive *s)
 void kbp_adaptive_look(struct kbp_adaptive *s)
 {
 	s->looked_ns = ktime_get_ns();
+	s->decided_ns = 0;
+}
+
+/* How many devices share what the poller may spend? */
+static u32 kbp_adaptive_sharers(const struct kbp_poller *p)
+{
+	u64 now_ns = ktime_get_ns();
+	struct kbp_napi *a;
+	u32 count = 0;
+
+	list_for_each_entry_rcu(a, &p->napis, link)
+		count += kbp_is_adaptive(a) &&
+			 now_ns - a->adaptive->found_ns < KBP_SHARE_NS;
+	return count;
 }
 
 /*
- * One step towards a new plan, if the last was @ticks ago. A packet may have to
- * wait for it, some microseconds.
+ * Is it time for a step? The attachments take turns; where packets are so rare that
+ * one would miss its turn again and again, it takes it all the same.
  */
-static bool kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s,
-			      unsigned long ticks)
+static bool kbp_adaptive_may_plan(const struct kbp_poller *p,
+				  const struct kbp_adaptive *s)
 {
-	if (likely(time_before(jiffies, s->planned + ticks)))
-		return false;
+	unsigned long own = KBP_PLAN_TICKS * READ_ONCE(p->napis_count);
+
+	return time_after_eq(jiffies, s->planned + own) &&
+	       (time_after_eq(jiffies, p->planned + KBP_PLAN_TICKS) ||
+		time_after_eq(jiffies, s->planned + 2 * own));
+}
+
+/* One step towards a new plan. A packet may have to wait for it, some microseconds. */
+static void kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
+{
+	if (!kbp_adaptive_may_plan(p, s))
+		return;
+	p->planned = jiffies;
 	s->planned = jiffies;
-	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost);
+	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost,
+					kbp_adaptive_sharers(p));
 	kbp_window_plan(&s->window);
-	return true;
 }
 
 /**
@@ -104,8 +132,8 @@ void kbp_adaptive_think(struct kbp_poller *p)
 
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link)
-		if (a->adaptive && kbp_adaptive_plan(p, a->adaptive, 1))
-			break;
+		if (a->adaptive)
+			kbp_adaptive_plan(p, a->adaptive);
 	rcu_read_unlock();
 }
 
@@ -116,9 +144,11 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	struct kbp_window_next next =
 		kbp_window_next(&s->window, now_ns - s->found_ns);
 
-	if (kbp_gave_up(a))
+	if (!kbp_is_adaptive(a))
 		next = (struct kbp_window_next) {};
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
+	s->decided_ns = next.poll ? now_ns + next.poll_ns :
+			s->due_ns ? s->due_ns : U64_MAX;
 	/* What changes, and not each poll. */
 	if (next.poll == READ_ONCE(a->armed))
 		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
@@ -152,9 +182,11 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	}
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
-	if (work || held)
+	if (work || (held && now_ns >= s->decided_ns))
 		kbp_adaptive_decide(a, n, now_ns);
-	kbp_adaptive_plan(p, s, KBP_PLAN_TICKS);
+	/* The next packets are a gap away. */
+	if (work)
+		kbp_adaptive_plan(p, s);
 }
 
 /**
@@ -191,7 +223,7 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		s = a->adaptive;
 		/* What is polled while another keeps us awake needs no time. */
-		if (!s || !s->due_ns || !READ_ONCE(a->armed) || kbp_gave_up(a) ||
+		if (!kbp_is_adaptive(a) || !s->due_ns || !READ_ONCE(a->armed) ||
 		    READ_ONCE(a->hold) != KBP_HOLD_FREE)
 			continue;
 		if (s->due_ns > now_ns) {

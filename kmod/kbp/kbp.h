@@ -187,7 +187,7 @@ struct kbp_poller {
 	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
-	bool woke;			/* wake_cost was learned in this tick */
+	unsigned long planned;		/* jiffies: a step of an attachment's plan */
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
 	struct kbp_pace pace;
 	struct kbp_cstate cstate;
@@ -316,10 +316,10 @@ bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 void kbp_release_all(struct kbp_poller *p);
 
-/* Is a device in mode adaptive served as in mode sleep, since nothing masks it? */
-static inline bool kbp_gave_up(const struct kbp_napi *a)
+/* Is it served in mode adaptive, and not as in mode sleep, since nothing masks it? */
+static inline bool kbp_is_adaptive(const struct kbp_napi *a)
 {
-	return a->adaptive && READ_ONCE(a->unmasked);
+	return a->adaptive && !READ_ONCE(a->unmasked);
 }
 
 /* adaptive.c: mode adaptive */

@@ -130,7 +130,7 @@ static enum kbp_mode kbp_napi_mode_active(const struct kbp_napi *a)
 	if (!READ_ONCE(a->served) || !READ_ONCE(a->napi) ||
 	    kbp_is_relieved(a->poller))
 		return KBP_MODE_SOFTIRQ;
-	return kbp_gave_up(a) ? KBP_MODE_SLEEP : a->mode;
+	return a->adaptive && !kbp_is_adaptive(a) ? KBP_MODE_SLEEP : a->mode;
 }
 
 static int kbp_knobs_put(struct sk_buff *skb, const struct kbp_window_knobs *knobs)

@@ -209,7 +209,7 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
  */
 static bool kbp_is_let_sleep(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a->armed && (kbp_gave_up(a) || !a->adaptive || !p->wakeful);
+	return a->armed && !(kbp_is_adaptive(a) && p->wakeful);
 }
 
 /*
@@ -252,10 +252,8 @@ static int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 /* Is it polled with its interrupt masked, now that it is scheduled? */
 static bool kbp_wants_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	if (kbp_gave_up(a))
-		return false;
 	return !kbp_is_let_sleep(p, a) ||
-	       (a->adaptive && kbp_adaptive_starts(a->adaptive));
+	       (kbp_is_adaptive(a) && kbp_adaptive_starts(a->adaptive));
 }
 
 /* May the device's interrupt stay masked while the poller polls it? */

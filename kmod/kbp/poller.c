@@ -44,15 +44,16 @@ static bool kbp_may_rest(struct kbp_poller *p, enum kbp_waker wake)
 	return kbp_backlog_arm(p);
 }
 
-/* It slept until @now_ns: how long did it take to wake it, by a packet or at @end_ns? */
-static void kbp_learn_wake(struct kbp_poller *p, u64 now_ns, u64 end_ns)
+/* It slept: how long did it take to wake it, by a packet or at @end_ns? */
+static void kbp_learn_wake(struct kbp_poller *p, u64 begin_ns, u64 now_ns,
+			   u64 end_ns)
 {
-	p->woke = true;
 	/* Written before the wake-up that we come from. */
 	if (p->woken_ns)
 		kbp_wake_learn(&p->wake_cost, now_ns - p->woken_ns);
 	else if (end_ns && now_ns >= end_ns)
-		kbp_wake_learn(&p->wake_cost, now_ns - end_ns);
+		kbp_wake_learn_timed(&p->wake_cost, end_ns - begin_ns,
+				     now_ns - end_ns);
 }
 
 /*
@@ -229,7 +230,7 @@ static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 	/* Of rests nothing is learned: they are taken for others, and end when they let them. */
 	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
-		kbp_learn_wake(p, now_ns, until_ns);
+		kbp_learn_wake(p, begin_ns, now_ns, until_ns);
 		kbp_watchdog_learn(p, now_ns - begin_ns);
 	}
 	p->due_ns = kbp_adaptive_wake(p, now_ns);
@@ -313,10 +314,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	cond_resched_tasks_rcu_qs();
 	kbp_look_for_replacement();
 	kbp_look_for_waiter(p);
-	/* It is awake all the time: what waking up costs may have changed. */
-	if (!p->woke)
-		kbp_wake_forget(&p->wake_cost, TICK_NSEC);
-	p->woke = false;
+	kbp_wake_forget(&p->wake_cost, TICK_NSEC);
 	if (READ_ONCE(p->napis_count))
 		kbp_napi_look();
 }

@@ -60,53 +60,70 @@ static void kbp_plan_add(u64 *plan, u32 bucket)
 	plan[bucket / 64] |= 1ULL << (bucket % 64);
 }
 
-/* The first bucket from @bucket on that is polled; KBP_GAP_BUCKETS if none is. */
-static u32 kbp_plan_next(const u64 *plan, u32 bucket)
+/*
+ * The first bucket from @bucket on that is polled, or that isn't; KBP_GAP_BUCKETS if
+ * there is none.
+ */
+static u32 kbp_plan_find(const u64 *plan, u32 bucket, bool polled)
 {
+	u64 flip = polled ? 0 : ~0ULL;
 	u32 word = bucket / 64;
 	u64 bits;
 
 	if (bucket >= KBP_GAP_BUCKETS)
 		return KBP_GAP_BUCKETS;
-	bits = plan[word] & ~0ULL << (bucket % 64);
+	bits = (plan[word] ^ flip) & ~0ULL << (bucket % 64);
 	while (!bits) {
 		if (++word == KBP_GAP_WORDS)
 			return KBP_GAP_BUCKETS;
-		bits = plan[word];
+		bits = plan[word] ^ flip;
 	}
 	return word * 64 + __builtin_ctzll(bits);
 }
 
-/* Sleeping for less than this saves nothing. */
-static u64 kbp_sleep_ns_min(const struct kbp_window_goal *goal)
+/* Which sleeps take as long to wake from as one of @ns. */
+static u32 kbp_sleep_class(u64 ns)
 {
-	return goal->wake_ns + goal->cycle_ns;
+	u32 octave;
+
+	if (ns < 2ULL << KBP_SLEEP_SHIFT)
+		return 0;
+	octave = 63 - __builtin_clzll(ns) - KBP_SLEEP_SHIFT;
+	return octave < KBP_SLEEP_CLASSES ? octave : KBP_SLEEP_CLASSES - 1;
+}
+
+/* How long to sleep to be awake in @ns; 0 if that saves nothing. */
+static u64 kbp_sleep_before(const struct kbp_window_goal *goal, u64 ns)
+{
+	u64 wake_ns = goal->wake_ns[kbp_sleep_class(ns)];
+
+	return ns < wake_ns + goal->cycle_ns ? 0 : ns - wake_ns;
 }
 
 /*
  * The time that all gaps spend in a bucket that @reach of them leave again; those
- * that end in it do so in its middle.
+ * that end in it do so in its middle. Not for the last one, which has no end.
  */
 static u64 kbp_bucket_time(const struct kbp_window *w, u32 bucket, u64 reach)
 {
-	u64 width_ns = kbp_bucket_start(bucket + 1) - kbp_bucket_start(bucket);
+	u32 shift = bucket ? (bucket - 1) / KBP_GAP_PARTS +
+			     KBP_GAP_SHIFT - KBP_GAP_PARTS_SHIFT : KBP_GAP_SHIFT;
 
-	return width_ns * (2 * reach + w->count[bucket]) / 2;
+	return (2 * reach + w->count[bucket]) << shift >> 1;
 }
 
 /* Poll through what lies between two polled ages and is too short to sleep in. */
-static void kbp_plan_fill(u64 *plan, u64 sleep_ns_min)
+static void kbp_plan_fill(u64 *plan, const struct kbp_window_goal *goal)
 {
-	u32 end = kbp_plan_next(plan, 0), begin = 0, bucket;
+	u32 end = kbp_plan_find(plan, 0, true), begin = 0, bucket;
 
 	while (end < KBP_GAP_BUCKETS) {
-		if (kbp_bucket_start(end) - kbp_bucket_start(begin) <
-		    sleep_ns_min)
+		if (!kbp_sleep_before(goal, kbp_bucket_start(end) -
+					    kbp_bucket_start(begin)))
 			for (bucket = begin; bucket < end; bucket++)
 				kbp_plan_add(plan, bucket);
-		for (begin = end; kbp_plan_has(plan, begin);)
-			begin++;
-		end = kbp_plan_next(plan, begin);
+		begin = kbp_plan_find(plan, end, false);
+		end = kbp_plan_find(plan, begin, true);
 	}
 }
 
@@ -164,28 +181,43 @@ static void kbp_plan_make(const struct kbp_window *w, u64 price_ns, u64 *plan)
 			kbp_plan_add(plan, bucket);
 		reach += count;
 	}
-	kbp_plan_fill(plan, kbp_sleep_ns_min(&w->goal));
+	kbp_plan_fill(plan, &w->goal);
 	kbp_plan_prune(w, price_ns, plan);
 }
 
 static struct kbp_window_yield kbp_plan_yield(const struct kbp_window *w,
 					      const u64 *plan)
 {
-	struct kbp_window_yield yield = { .gaps = w->total };
+	struct kbp_window_yield yield = {};
 	u64 reach = w->count[KBP_GAP_BUCKETS - 1];
-	u64 time;
 	u32 bucket;
 
 	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
-		time = kbp_bucket_time(w, bucket, reach);
+		if (kbp_plan_has(plan, bucket)) {
+			yield.polled += kbp_bucket_time(w, bucket, reach);
+			yield.found += w->count[bucket];
+		}
 		reach += w->count[bucket];
-		yield.time += time;
-		if (!kbp_plan_has(plan, bucket))
-			continue;
-		yield.polled += time;
-		yield.found += w->count[bucket];
 	}
 	return yield;
+}
+
+/* The mean of all gaps that were learned. */
+static u64 kbp_gap_ns_mean(const struct kbp_window *w)
+{
+	return w->time / (w->total + 1);
+}
+
+/*
+ * What a packet that is not polled for costs: a sleep and a wake-up. Where most gaps
+ * are too short to sleep and be awake before their end, that end would be waited for,
+ * too.
+ */
+static u64 kbp_instead_ns(const struct kbp_window *w)
+{
+	u64 timed_ns = w->goal.cycle_ns + w->goal.wake_ns[0];
+
+	return kbp_gap_ns_mean(w) < timed_ns ? timed_ns : w->goal.cycle_ns;
 }
 
 static u64 kbp_saved_ns_max(const struct kbp_window_goal *goal)
@@ -196,35 +228,40 @@ static u64 kbp_saved_ns_max(const struct kbp_window_goal *goal)
 /*
  * What may be spent now, in thousandths of the time: the budget, and up to all of
  * the time with all that may be saved, but not more of it than is there until the
- * next plan, for which gaps as long as those of @yield are waited for.
+ * next plan. In debt it is less than the budget, and nothing with as much debt as
+ * could be saved.
  */
-static u64 kbp_spend_permille(const struct kbp_window *w,
-			      const struct kbp_window_yield *yield)
+static u64 kbp_spend_permille(const struct kbp_window *w)
 {
-	const struct kbp_window_goal *goal = &w->goal;
-	u64 plan_ns = yield->time / (yield->gaps + 1) * KBP_PLAN_GAPS;
-	u64 more = (1000 - goal->budget_permille) * w->saved_ns /
-		   (kbp_saved_ns_max(goal) + 1);
-	u64 there = w->saved_ns / (plan_ns / 1000 + 1);
+	u64 plan_ns = kbp_gap_ns_mean(w) * KBP_PLAN_GAPS;
+	u32 budget = w->goal.budget_permille;
+	u64 max_ns = kbp_saved_ns_max(&w->goal);
+	u64 saved_ns, more, there;
 
-	return goal->budget_permille + (more < there ? more : there);
+	if (w->saved_ns < 0) {
+		saved_ns = -w->saved_ns;
+		/* The budget may be less than when it was spent. */
+		return saved_ns < max_ns ?
+		       budget - budget * saved_ns / max_ns : 0;
+	}
+	saved_ns = w->saved_ns;
+	more = (1000 - budget) * saved_ns / max_ns;
+	there = saved_ns / (plan_ns / 1000 + 1);
+	return budget + (more < there ? more : there);
 }
 
-/* Does it cost more than may be spent, beside what sleeping would have cost? */
+/* Does it cost more than may be spent, and more than sleeping would have cost? */
 static bool kbp_yield_is_dear(const struct kbp_window *w,
 			      const struct kbp_window_yield *yield)
 {
-	u64 instead = yield->found * w->goal.cycle_ns;
-
-	return yield->polled > instead &&
-	       (yield->polled - instead) / (yield->time / 1000 + 1) >=
-	       kbp_spend_permille(w, yield);
+	return yield->polled > yield->found * kbp_instead_ns(w) &&
+	       yield->polled / (w->time / 1000 + 1) >= kbp_spend_permille(w);
 }
 
-static bool kbp_yield_is_enough(const struct kbp_window_goal *goal,
+static bool kbp_yield_is_enough(const struct kbp_window *w,
 				const struct kbp_window_yield *yield)
 {
-	return yield->found * 1000 >= yield->gaps * goal->found_permille;
+	return yield->found * 1000 >= (u64)w->total * w->goal.found_permille;
 }
 
 /* What is polled as long as little is known: as long as a sleep would cost. */
@@ -246,7 +283,7 @@ static void kbp_plan_start(struct kbp_window *w)
 #define KBP_WAKE_NS		10000
 /* One packet in 200 may wait for a wake-up: the 99th percentile does not see them. */
 #define KBP_FOUND_PERMILLE	995
-#define KBP_BUDGET_PERMILLE	250
+#define KBP_BUDGET_PERMILLE	200
 
 /*
  * @of and 1/@part of what @ns is away from it, but never more than as much again: a
@@ -262,26 +299,49 @@ static u64 kbp_wake_towards(u64 of, u64 ns, u32 part)
 	return of + (step < of ? step : of);
 }
 
+/* What is not known yet. */
+static u64 kbp_wake_known(u64 ns)
+{
+	return ns ? ns : KBP_WAKE_NS;
+}
+
 static u64 kbp_wake_towards_high(u64 of, u64 ns)
 {
+	of = kbp_wake_known(of);
 	return kbp_wake_towards(of, ns, ns > of ? 8 : 64);
 }
 
+static u64 kbp_wake_towards_low(u64 of, u64 ns)
+{
+	of = kbp_wake_known(of);
+	return kbp_wake_towards(of, ns, ns < of ? 8 : 64);
+}
+
 /**
- * kbp_wake_learn() - learn how long it took to wake up
+ * kbp_wake_learn() - learn how long it took an interrupt to wake the thread
  * @wake: what is known of it
- * @ns: from the interrupt, or the time that was set, to the thread
+ * @ns: from the interrupt's handler, which the exit of an idle state comes before
  */
 void kbp_wake_learn(struct kbp_wake *wake, u64 ns)
 {
-	if (!wake->mean_ns) {
-		wake->mean_ns = KBP_WAKE_NS;
-		wake->high_ns = KBP_WAKE_NS;
-		wake->worst_ns = KBP_WAKE_NS;
-	}
-	wake->high_ns = kbp_wake_towards_high(wake->high_ns, ns);
+	wake->short_ns = kbp_wake_towards_low(wake->short_ns, ns);
 	wake->worst_ns = kbp_wake_towards_high(wake->worst_ns, ns);
-	wake->mean_ns = kbp_wake_towards(wake->mean_ns, ns, 16);
+	wake->learned |= 1U << KBP_SLEEP_CLASSES;
+}
+
+/**
+ * kbp_wake_learn_timed() - learn how long it took to wake up at a set time
+ * @wake: what is known of it
+ * @asked_ns: how long the sleep was to be
+ * @ns: from the time that was set to the thread, the exit of an idle state included
+ */
+void kbp_wake_learn_timed(struct kbp_wake *wake, u64 asked_ns, u64 ns)
+{
+	u32 octave = kbp_sleep_class(asked_ns);
+
+	wake->high_ns[octave] = kbp_wake_towards_high(wake->high_ns[octave], ns);
+	wake->worst_ns = kbp_wake_towards_high(wake->worst_ns, ns);
+	wake->learned |= 1U << octave;
 }
 
 /* Half of what exceeds what is taken for unknown in 0.7 * 2^@shift ns. */
@@ -296,40 +356,54 @@ static u64 kbp_wake_fade(u64 of, u64 ns, u32 shift)
  * @ns: the time since the last call, far less than a second
  *
  * Who does not sleep because waking up is dear would never see that it is no
- * longer. What a plan is made with is halved in 0.7 s: the wake-up from a long
- * silence says little of those between packets. What the user's limit is held
+ * longer. What a plan is made with is halved in 0.7 s. What the user's limit is held
  * against is halved in half a minute, because each look at it costs late packets.
+ * What something was learned of since the last call is not forgotten.
  */
 void kbp_wake_forget(struct kbp_wake *wake, u64 ns)
 {
-	wake->high_ns = kbp_wake_fade(wake->high_ns, ns, 30);
-	wake->mean_ns = kbp_wake_fade(wake->mean_ns, ns, 30);
-	wake->worst_ns -= wake->worst_ns * ns >> 35;
+	u32 octave;
+
+	for (octave = 0; octave < KBP_SLEEP_CLASSES; octave++) {
+		if (wake->learned & 1U << octave)
+			continue;
+		wake->high_ns[octave] = kbp_wake_fade(wake->high_ns[octave], ns, 30);
+	}
+	if (!(wake->learned & 1U << KBP_SLEEP_CLASSES))
+		wake->short_ns = kbp_wake_fade(wake->short_ns, ns, 30);
+	if (!wake->learned)
+		wake->worst_ns -= wake->worst_ns * ns >> 35;
+	wake->learned = 0;
 }
 
 /**
  * kbp_window_aim() - what is to be achieved
  * @knobs: what the user allows
  * @wake: what is known of waking up
+ * @sharers: devices that share what a poller may spend where nobody said so, with
+ *           this one
  *
  * To fall asleep costs the CPU about as much as to wake up. Where waking up takes
  * longer than the user allows, all gaps are polled through, for their first second.
  */
 struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
-				      const struct kbp_wake *wake)
+				      const struct kbp_wake *wake, u32 sharers)
 {
 	struct kbp_window_goal goal = {
-		.wake_ns = wake->mean_ns ? wake->high_ns : KBP_WAKE_NS,
-		.cycle_ns = 2 * (wake->mean_ns ? wake->mean_ns : KBP_WAKE_NS),
+		.cycle_ns = 2 * kbp_wake_known(wake->short_ns),
 		.found_permille = KBP_FOUND_PERMILLE,
-		.budget_permille = KBP_BUDGET_PERMILLE,
+		.budget_permille = KBP_BUDGET_PERMILLE / (sharers ? sharers : 1),
 	};
+	u32 octave;
 
+	for (octave = 0; octave < KBP_SLEEP_CLASSES; octave++)
+		goal.wake_ns[octave] = kbp_wake_known(wake->high_ns[octave]);
+	if (!goal.budget_permille)
+		goal.budget_permille = 1;
 	if (knobs->budget_permille) {
 		goal.budget_permille = knobs->budget_permille;
 	} else if (knobs->wake_ns_max) {
-		u64 worst_ns = wake->mean_ns ? wake->worst_ns : KBP_WAKE_NS;
-		bool late = worst_ns > knobs->wake_ns_max;
+		bool late = kbp_wake_known(wake->worst_ns) > knobs->wake_ns_max;
 
 		goal.found_permille = late ? 1000 : 1;
 		goal.budget_permille = late ? 1000 : 1;
@@ -350,17 +424,18 @@ void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal)
 	kbp_plan_start(w);
 }
 
-/* The budget's income of a gap, and what was spent beside what sleeping costs. */
+/* The budget's income of a gap, and what was spent where sleeping costs less. */
 static void kbp_window_pay(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
 {
-	u64 income_ns = gap_ns / 1000 * w->goal.budget_permille;
-	u64 spent_ns = polled_ns > w->goal.cycle_ns ?
-		       polled_ns - w->goal.cycle_ns : 0;
+	s64 max_ns = kbp_saved_ns_max(&w->goal);
 
-	w->saved_ns += income_ns;
-	w->saved_ns -= spent_ns < w->saved_ns ? spent_ns : w->saved_ns;
-	if (w->saved_ns > kbp_saved_ns_max(&w->goal))
-		w->saved_ns = kbp_saved_ns_max(&w->goal);
+	w->saved_ns += gap_ns / 1000 * w->goal.budget_permille;
+	if (polled_ns > kbp_instead_ns(w))
+		w->saved_ns -= polled_ns;
+	if (w->saved_ns > max_ns)
+		w->saved_ns = max_ns;
+	if (w->saved_ns < -max_ns)
+		w->saved_ns = -max_ns;
 }
 
 /**
@@ -371,15 +446,18 @@ static void kbp_window_pay(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
  */
 void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
 {
+	u64 end_ns = kbp_bucket_start(KBP_GAP_BUCKETS - 1);
 	u32 bucket;
 
 	kbp_window_pay(w, gap_ns, polled_ns);
 	w->count[kbp_gap_bucket(gap_ns)] += KBP_GAP_WEIGHT;
 	w->total += KBP_GAP_WEIGHT;
+	w->time += (gap_ns < end_ns ? gap_ns : end_ns) * KBP_GAP_WEIGHT;
 	w->fresh++;
 	if (w->total < KBP_GAP_TOTAL_MAX)
 		return;
 	w->total = 0;
+	w->time /= 2;
 	for (bucket = 0; bucket < KBP_GAP_BUCKETS; bucket++) {
 		w->count[bucket] /= 2;
 		w->total += w->count[bucket];
@@ -387,12 +465,13 @@ void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
 }
 
 /* The lowest level whose price is that of a sleep and a wake-up, or more. */
-static u32 kbp_level_min(const struct kbp_window_goal *goal)
+static u32 kbp_level_min(const struct kbp_window *w)
 {
+	u64 instead_ns = kbp_instead_ns(w);
 	u32 level = 0;
 
 	while (level < KBP_PRICE_LEVELS - 1 &&
-	       kbp_price_ns(level) < goal->cycle_ns)
+	       kbp_price_ns(level) < instead_ns)
 		level++;
 	return level;
 }
@@ -415,7 +494,7 @@ static void kbp_plan_adopt(struct kbp_window *w, u32 level)
 		level--;
 	yield = kbp_level_yield(w, level);
 	if (kbp_yield_is_dear(w, &yield) &&
-	    level > kbp_level_min(&w->goal))
+	    level > kbp_level_min(w))
 		level--;
 	w->price_ns = kbp_price_ns(level);
 	kbp_plan_make(w, w->price_ns, w->poll);
@@ -458,7 +537,7 @@ bool kbp_window_plan(struct kbp_window *w)
 		if (w->fresh < KBP_PLAN_GAPS)
 			return false;
 		w->searching = true;
-		w->low = kbp_level_min(&w->goal);
+		w->low = kbp_level_min(w);
 		w->high = KBP_PRICE_LEVELS;
 	}
 	if (w->low == w->high) {
@@ -468,7 +547,7 @@ bool kbp_window_plan(struct kbp_window *w)
 	level = (w->low + w->high) / 2;
 	yield = kbp_level_yield(w, level);
 	if (kbp_yield_is_dear(w, &yield) ||
-	    kbp_yield_is_enough(&w->goal, &yield))
+	    kbp_yield_is_enough(w, &yield))
 		w->high = level;
 	else
 		w->low = level + 1;
@@ -480,7 +559,7 @@ bool kbp_window_plan(struct kbp_window *w)
  * @w: the window
  * @age_ns: time since the last poll that found packets
  *
- * Return: what to do, and how long to sleep if nothing interrupts it.
+ * Return: what to do, and for how long, if nothing comes.
  */
 struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns)
 {
@@ -490,15 +569,19 @@ struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns)
 
 	if (kbp_plan_has(w->poll, bucket)) {
 		next.poll = true;
+		/* The last bucket is never polled, so there is one that isn't. */
+		bucket = kbp_plan_find(w->poll, bucket, false);
+		next.poll_ns = kbp_bucket_start(bucket) - age_ns;
 		return next;
 	}
-	likely = kbp_plan_next(w->poll, bucket);
+	likely = kbp_plan_find(w->poll, bucket, true);
 	if (likely == KBP_GAP_BUCKETS)
 		return next;
 	ahead_ns = kbp_bucket_start(likely) - age_ns;
-	if (ahead_ns < kbp_sleep_ns_min(&w->goal))
+	next.sleep_ns = kbp_sleep_before(&w->goal, ahead_ns);
+	if (!next.sleep_ns) {
 		next.poll = true;
-	else
-		next.sleep_ns = ahead_ns - w->goal.wake_ns;
+		next.poll_ns = ahead_ns;
+	}
 	return next;
 }

@@ -16,7 +16,8 @@
  * the CPU, because up to there polling is the cheaper way to wait. Above that it
  * is the lowest price that finds as many packets as were asked for, within the
  * CPU time that was given for it. What was given and not used is saved, for a
- * fifth of a second: a burst may spend what the silence before it left.
+ * fifth of a second: a burst may spend what the silence before it left. What was
+ * spent beyond that is paid back.
  */
 #ifndef KBP_WINDOW_H
 #define KBP_WINDOW_H
@@ -28,6 +29,7 @@
 #include <stdint.h>
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int64_t s64;
 #endif
 
 /* What may be saved: the budget of this time. */
@@ -42,9 +44,16 @@ typedef uint64_t u64;
 #define KBP_GAP_BUCKETS		(KBP_GAP_OCTAVES * KBP_GAP_PARTS + 2)
 #define KBP_GAP_WORDS		((KBP_GAP_BUCKETS + 63) / 64)
 
+/*
+ * Sleeps are told apart by the octave of their length, from 32 us to 2 ms: the
+ * kernel chooses an idle state by it, and waking takes its exit.
+ */
+#define KBP_SLEEP_SHIFT		14
+#define KBP_SLEEP_CLASSES	8
+
 /* What the window is to achieve. */
 struct kbp_window_goal {
-	u64 wake_ns;		/* latency of a wake-up: what a missed packet waits */
+	u64 wake_ns[KBP_SLEEP_CLASSES]; /* latency of a wake-up at a set time */
 	u64 cycle_ns;		/* CPU time that one sleep and wake-up costs */
 	u32 found_permille;	/* packets to be found by polling */
 	u32 budget_permille;	/* time for empty polls, beside what sleeping costs */
@@ -56,27 +65,27 @@ struct kbp_window_knobs {
 	u64 wake_ns_max;	/* as long as waking takes no longer, sleep */
 };
 
-/* How long waking up takes, learned from each time; 0 before the first. */
+/* How long waking up takes, learned from each time; 0: not known. */
 struct kbp_wake {
-	u64 high_ns;		/* nearly the longest of the last times */
-	u64 mean_ns;
-	u64 worst_ns;		/* as high_ns, but it is not forgotten so soon */
+	u64 high_ns[KBP_SLEEP_CLASSES];	/* nearly the longest of the last, timed ones */
+	u64 short_ns;		/* nearly the shortest, by an interrupt: no exit in it */
+	u64 worst_ns;		/* nearly the longest of all, not forgotten so soon */
+	u32 learned;		/* since it was last asked to forget: a bit a class */
 };
 
 /* What a price buys. */
 struct kbp_window_yield {
-	u64 gaps;		/* weight of all gaps */
-	u64 found;		/* of those whose end is polled */
-	u64 time;		/* weight x ns: all gaps */
-	u64 polled;		/* of it, time that is polled */
+	u64 found;		/* weight of the gaps whose end is polled */
+	u64 polled;		/* weight x ns: the time that is polled */
 };
 
 struct kbp_window {
 	struct kbp_window_goal goal;
 	u32 count[KBP_GAP_BUCKETS];	/* weight, halved now and then */
 	u32 total;
+	u64 time;			/* weight x ns */
 	u32 fresh;			/* gaps since the plan was made */
-	u64 saved_ns;			/* CPU time that was given and not used */
+	s64 saved_ns;			/* CPU time that was given and not used, or debt */
 	u64 poll[KBP_GAP_WORDS];	/* the plan: a bit for each bucket */
 	u64 price_ns;			/* the price that made it */
 	/*
@@ -90,13 +99,15 @@ struct kbp_window {
 
 struct kbp_window_next {
 	bool poll;
+	u64 poll_ns;		/* for so long, unless packets come */
 	u64 sleep_ns;		/* if it doesn't poll; 0: until the interrupt */
 };
 
 void kbp_wake_learn(struct kbp_wake *wake, u64 ns);
+void kbp_wake_learn_timed(struct kbp_wake *wake, u64 asked_ns, u64 ns);
 void kbp_wake_forget(struct kbp_wake *wake, u64 ns);
 struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
-				      const struct kbp_wake *wake);
+				      const struct kbp_wake *wake, u32 sharers);
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);
 void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns);
 bool kbp_window_plan(struct kbp_window *w);

@@ -17,7 +17,7 @@
 #define CYCLE_NS	6000
 
 static const struct kbp_window_goal goal = {
-	.wake_ns = WAKE_NS,
+	.wake_ns = { [0 ... KBP_SLEEP_CLASSES - 1] = WAKE_NS },
 	.cycle_ns = CYCLE_NS,
 	.found_permille = 995,
 	.budget_permille = 250,
@@ -241,6 +241,34 @@ static void test_silence(void)
 		fail("there is no end to it", "silence");
 }
 
+/*
+ * A history of long silences does not pay for traffic that goes on: its first
+ * tenths of a second may, and what they took is paid back.
+ */
+static void test_after_silence(void)
+{
+	static struct kbp_window window;
+	double time = 0, polled = 0;
+	struct spent spent;
+	int i;
+
+	gaps_count = 0;
+	poisson(10000, 100e3);
+	kbp_window_init(&window, &goal);
+	for (i = 0; i < 40; i++)
+		gap_learned(&window, 50000000);
+	for (i = 0; i < gaps_count; i++) {
+		spent = gap_learned(&window, gaps[i]);
+		time += gaps[i];
+		polled += spent.polled_ns;
+		if (time >= 600e6)
+			break;
+	}
+	printf("0.6 s after long silences            empty polls %5.1f %%\n", polled / time * 100);
+	if (polled / time > 0.45)
+		fail("silences pay for more than they saved", "after silence");
+}
+
 /* ---- the plan against a slow model ---- */
 
 /* The bucket of an age, by the definition: a sixteenth of its octave. */
@@ -272,6 +300,12 @@ static void test_next(void)
 		edge = kbp_window_next(&window, model_edge(age_ns));
 		if (edge.poll && !next.poll)
 			fail("it stops polling within a bucket", "next");
+		/* For as long as it says, and no longer. */
+		if (next.poll &&
+		    (!next.poll_ns ||
+		     !kbp_window_next(&window, age_ns + next.poll_ns - 1).poll ||
+		     !kbp_window_next(&window, age_ns + (u64)(next.poll_ns * uniform())).poll))
+			fail("it polls for less long than it says", "next");
 		if (next.poll || !next.sleep_ns)
 			continue;
 		/* The timer ends the sleep when it is time to poll. */
@@ -309,40 +343,75 @@ static void draw_traffic(void)
 	}
 }
 
+/* Once by an interrupt, once at the time that was set for a sleep of 100 us. */
+static void learn_wake(struct kbp_wake *wake, u64 ns)
+{
+	kbp_wake_learn(wake, ns);
+	kbp_wake_learn_timed(wake, 100000, ns);
+}
+
 /* One long sleep says nothing of wake-ups, and what was dear once is not for ever. */
 static void test_wake_outlier(void)
 {
 	struct kbp_wake wake = {};
-	u64 high_ns, worst_ns;
+	u64 high_ns, worst_ns, *const high = &wake.high_ns[2];
 	int i;
 
 	for (i = 0; i < 1000; i++)
-		kbp_wake_learn(&wake, 7000 + rnd() % 2000);
-	if (wake.high_ns < 8000 || wake.high_ns > 9000 ||
-	    wake.mean_ns < 7500 || wake.mean_ns > 8500)
+		learn_wake(&wake, 7000 + rnd() % 2000);
+	if (*high < 8000 || *high > 9000 ||
+	    wake.short_ns < 7000 || wake.short_ns > 8000)
 		fail("what waking up takes was not learned", "wake-ups");
-	kbp_wake_learn(&wake, 1000000000);
-	if (wake.high_ns > 18000 || wake.mean_ns > 17000)
+	learn_wake(&wake, 1000000000);
+	if (*high > 18000 || wake.short_ns > 16000)
 		fail("an outlier counts too much", "wake-ups");
 	for (i = 0; i < 100; i++)
-		kbp_wake_learn(&wake, 1000000000);
+		learn_wake(&wake, 1000000000);
 	/* It does not sleep any more: 0.74 s, a minute, ten, a look every 4 ms. */
-	high_ns = wake.high_ns;
+	kbp_wake_forget(&wake, 4000000);
+	high_ns = *high;
 	worst_ns = wake.worst_ns;
 	for (i = 0; i < 186; i++)
 		kbp_wake_forget(&wake, 4000000);
-	if (wake.high_ns < high_ns * 48 / 100 || wake.high_ns > high_ns * 52 / 100 ||
+	if (*high < high_ns * 48 / 100 || *high > high_ns * 52 / 100 ||
 	    wake.worst_ns < worst_ns * 97 / 100)
 		fail("it is forgotten too fast, or too slowly", "wake-ups");
 	for (; i < 15000; i++)
 		kbp_wake_forget(&wake, 4000000);
-	if (wake.high_ns > 20000 || wake.mean_ns > 20000 ||
-	    wake.high_ns < 10000 || wake.worst_ns < worst_ns / 8)
+	if (*high > 20000 || wake.short_ns > 20000 ||
+	    *high < 10000 || wake.worst_ns < worst_ns / 8)
 		fail("what a plan is made with is forgotten wrongly", "wake-ups");
 	for (; i < 150000; i++)
 		kbp_wake_forget(&wake, 4000000);
 	if (wake.worst_ns > 20000)
 		fail("a wake-up is dear for ever", "wake-ups");
+}
+
+/* The exit of a deep state, which only long sleeps are let into, is theirs alone. */
+static void test_wake_classes(void)
+{
+	const struct kbp_window_knobs knobs = {};
+	struct kbp_window_goal aim;
+	struct kbp_wake wake = {};
+	u64 asked_ns;
+	int i;
+
+	for (i = 0; i < 2000; i++) {
+		asked_ns = (u64)exp(log(5e3) + uniform() * log(1e4));
+		kbp_wake_learn_timed(&wake, asked_ns,
+				     asked_ns < 600000 ? 8000 : 208000);
+		kbp_wake_learn(&wake, 8000);
+		kbp_wake_forget(&wake, 4000000);
+	}
+	aim = kbp_window_aim(&knobs, &wake, 1);
+	for (i = 0; i < KBP_SLEEP_CLASSES; i++)
+		if (i < 5 ? aim.wake_ns[i] > 10000 : aim.wake_ns[i] < 100000)
+			fail("a sleep's length makes no difference", "classes");
+	if (aim.cycle_ns < 15000 || aim.cycle_ns > 17000)
+		fail("the exit of an idle state is taken for CPU time", "classes");
+	if (kbp_window_aim(&knobs, &wake, 5).budget_permille * 5 !=
+	    aim.budget_permille)
+		fail("the budget is not shared", "classes");
 }
 
 /* As long as waking up takes longer than allowed, nothing but a second of silence lets it sleep. */
@@ -357,7 +426,7 @@ static void test_wake_limit(void)
 
 	for (i = 0; i < 100; i++)
 		kbp_wake_learn(&wake, 80000);
-	aim = kbp_window_aim(&knobs, &wake);
+	aim = kbp_window_aim(&knobs, &wake, 1);
 	kbp_window_init(&window, &aim);
 	kbp_window_plan(&window);
 	for (age_ns = 0; age_ns < 1000000000; age_ns = age_ns * 9 / 8 + 500)
@@ -367,7 +436,7 @@ static void test_wake_limit(void)
 		fail("it never sleeps", "limit");
 	for (i = 0; i < 500; i++)
 		kbp_wake_learn(&wake, 20000);
-	window.goal = kbp_window_aim(&knobs, &wake);
+	window.goal = kbp_window_aim(&knobs, &wake, 1);
 	for (i = 0; i < 40; i++) {
 		kbp_window_gap(&window, 5000000, 0);
 		kbp_window_plan(&window);
@@ -430,7 +499,9 @@ int main(void)
 		test_next();
 		test_silence();
 	}
+	test_after_silence();
 	test_wake_outlier();
+	test_wake_classes();
 	test_wake_limit();
 	printf("window: ok\n");
 	return 0;

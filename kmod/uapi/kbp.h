@@ -242,8 +242,8 @@ enum kbp_a_poller {
  * @KBP_A_NAPI_STATS: The nested attribute set napi-stats.
  * @KBP_A_NAPI_EVENT: A value of the enumeration event.
  * @KBP_A_NAPI_CPU_BUDGET: Share of a CPU's time that polls without packets
- *	may take beyond what sleeping would have cost, per mille, 1 to 1000; only
- *	with mode adaptive.
+ *	may take where sleeping would cost less, per mille, 1 to 1000; only with
+ *	mode adaptive.
  * @KBP_A_NAPI_MAX_WAKE_LATENCY_US: The poller sleeps between packets only as
  *	long as waking up takes no longer than this, microseconds, 1 to 10000;
  *	only with mode adaptive, and not together with cpu-budget.

@@ -6,6 +6,7 @@ import io
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -71,6 +72,33 @@ class Lab(unittest.TestCase):
             self.assertEqual(run_tests.header(path, "lab"), "--cpus 4 --nics 2")
             self.assertEqual(run_tests.header(path, "kernels"), "all")
             self.assertEqual(run_tests.header(path, "late"), "")
+
+
+    def test_machines_beside_each_other_and_those_alone(self):
+        """Every test runs once, none beside one on the real clock, and each is counted."""
+        running, alone, done = set(), [], []
+
+        def run(script, kernel, out):
+            running.add(script)
+            time.sleep(0.02)
+            if run_tests.is_alone(script):
+                alone.append(running == {script})
+            running.discard(script)
+            done.append((script.name, kernel))
+            return (1 if script.name.startswith("41") else 0), "".join(
+                f"DONE: {step}\n" for step in run_tests.header(script, "steps").split()
+            )
+
+        with (
+            unittest.mock.patch.object(run_tests, "run_lab_test", run),
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+        ):
+            tally = run_tests.lab(["6.1", "7.3"], [])
+        names = [script.name for script in run_tests.lab_scripts([])]
+        self.assertEqual(sorted(done), sorted((name, kernel) for name in names for kernel in ("6.1", "7.3")))
+        self.assertTrue(alone and all(alone))
+        self.assertEqual((tally.passed, tally.failed), (2 * len(names) - 2, 2))
+        self.assertEqual(printed.getvalue().count("ok   "), tally.passed)
 
 
 class Kernels(unittest.TestCase):

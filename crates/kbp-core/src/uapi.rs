@@ -644,8 +644,8 @@ pub mod attr_napi {
     pub const STATS: u16 = 10;
     /// A value of the enumeration `event`.
     pub const EVENT: u16 = 11;
-    /// Share of a CPU's time that polls without packets may take beyond what sleeping would have
-    /// cost, per mille, 1 to 1000; only with mode adaptive.
+    /// Share of a CPU's time that polls without packets may take where sleeping would cost less,
+    /// per mille, 1 to 1000; only with mode adaptive.
     pub const CPU_BUDGET: u16 = 12;
     /// The poller sleeps between packets only as long as waking up takes no longer than this,
     /// microseconds, 1 to 10000; only with mode adaptive, and not together with cpu-budget.

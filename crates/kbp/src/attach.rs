@@ -77,8 +77,8 @@ pub struct AttachArgs {
     /// How it is served.
     #[arg(long, value_name = "MODE", default_value = "busy", value_parser = parse_mode)]
     mode: Mode,
-    /// Mode adaptive: CPU time that may go into polls that find nothing, beyond what sleeping would have cost; 25 if
-    /// neither this nor --max-wake-latency is given.
+    /// Mode adaptive: CPU time that may go into polls that find nothing, where sleeping would cost less. If neither
+    /// this nor --max-wake-latency is given, all such devices of a poller have 20 together.
     #[arg(long, value_name = "PERCENT")]
     cpu_budget: Option<Share>,
     /// Mode adaptive: sleep between packets only as long as waking up takes no longer than this, microseconds.
