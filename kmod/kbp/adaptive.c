@@ -119,6 +119,7 @@ static void kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
 	s->planned = jiffies;
 	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost,
 					kbp_adaptive_sharers(p));
+	s->window.goal.fixed_ns = (u64)READ_ONCE(kbp_window_us) * NSEC_PER_USEC;
 	kbp_window_plan(&s->window);
 }
 

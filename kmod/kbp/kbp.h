@@ -210,6 +210,7 @@ extern struct mutex kbp_mutex;
 extern struct list_head kbp_pollers;
 extern struct workqueue_struct *kbp_wq;
 extern unsigned int kbp_relax;
+extern unsigned int kbp_window_us;
 extern bool kbp_enable;
 
 /* Non-zero on a CPU where a schedule request may concern a poller. */

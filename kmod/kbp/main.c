@@ -17,6 +17,10 @@ unsigned int kbp_relax = 8;
 module_param_named(relax, kbp_relax, uint, 0444);
 MODULE_PARM_DESC(relax, "how often a busy poller executes PAUSE after an empty round (default 8; 0 where a hypervisor makes PAUSE slow)");
 
+unsigned int kbp_window_us;
+module_param_named(window_us, kbp_window_us, uint, 0644);
+MODULE_PARM_DESC(window_us, "mode adaptive polls for so long after each packet, microseconds, and not as it has learned; for comparisons (default 0: as learned)");
+
 bool kbp_enable = true;
 module_param_named(enable, kbp_enable, bool, 0444);
 MODULE_PARM_DESC(enable, "0, also as kbp.enable=0 on the kernel command line: the module does nothing (default 1)");

@@ -264,17 +264,19 @@ static bool kbp_yield_is_enough(const struct kbp_window *w,
 	return yield->found * 1000 >= (u64)w->total * w->goal.found_permille;
 }
 
-/* What is polled as long as little is known: as long as a sleep would cost. */
-static void kbp_plan_start(struct kbp_window *w)
+/* Poll at all ages below @end_ns and at no other. */
+static void kbp_plan_until(struct kbp_window *w, u64 end_ns)
 {
 	u32 bucket;
 
 	for (bucket = 0; bucket < KBP_GAP_WORDS; bucket++)
 		w->poll[bucket] = 0;
 	for (bucket = 0; bucket < KBP_GAP_BUCKETS - 1 &&
-	     kbp_bucket_start(bucket) < w->goal.cycle_ns; bucket++)
+	     kbp_bucket_start(bucket) < end_ns; bucket++)
 		kbp_plan_add(w->poll, bucket);
-	w->price_ns = w->goal.cycle_ns;
+	w->searching = false;
+	/* Another goal begins to plan at once. */
+	w->fresh = KBP_PLAN_GAPS;
 }
 
 /* ---- what it is to achieve ---- */
@@ -421,7 +423,10 @@ struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal)
 {
 	*w = (struct kbp_window) { .goal = *goal };
-	kbp_plan_start(w);
+	/* As long as little is known: as long as a sleep would cost. */
+	kbp_plan_until(w, goal->cycle_ns);
+	w->fresh = 0;
+	w->price_ns = goal->cycle_ns;
 }
 
 /* The budget's income of a gap, and what was spent where sleeping costs less. */
@@ -502,18 +507,6 @@ static void kbp_plan_adopt(struct kbp_window *w, u32 level)
 	w->fresh = 0;
 }
 
-/* Nothing is to be missed: poll at all ages but those of the last bucket. */
-static void kbp_plan_all(struct kbp_window *w)
-{
-	u32 bucket;
-
-	for (bucket = 0; bucket < KBP_GAP_BUCKETS - 1; bucket++)
-		kbp_plan_add(w->poll, bucket);
-	w->searching = false;
-	/* Another goal begins to plan at once. */
-	w->fresh = KBP_PLAN_GAPS;
-}
-
 /**
  * kbp_window_plan() - do one step towards a new plan, if it is time for one
  * @w: the window
@@ -529,8 +522,9 @@ bool kbp_window_plan(struct kbp_window *w)
 	struct kbp_window_yield yield;
 	u32 level;
 
-	if (w->goal.found_permille >= 1000) {
-		kbp_plan_all(w);
+	/* If nothing is to be missed, until the last bucket, which has no end. */
+	if (w->goal.fixed_ns || w->goal.found_permille >= 1000) {
+		kbp_plan_until(w, w->goal.fixed_ns ? w->goal.fixed_ns : ~0ULL);
 		return false;
 	}
 	if (!w->searching) {

@@ -56,7 +56,8 @@ struct kbp_window_goal {
 	u64 wake_ns[KBP_SLEEP_CLASSES]; /* latency of a wake-up at a set time */
 	u64 cycle_ns;		/* CPU time that one sleep and wake-up costs */
 	u32 found_permille;	/* packets to be found by polling */
-	u32 budget_permille;	/* time for empty polls, beside what sleeping costs */
+	u32 budget_permille;	/* time for empty polls, where sleeping costs less */
+	u64 fixed_ns;		/* poll for so long after each packet; 0: as learned */
 };
 
 /* What the user allows; 0 is not set. Not both. */
