@@ -337,11 +337,12 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	view->now_ns = ktime_get_ns();
 	p->due_ns = kbp_adaptive_wake(p, view->now_ns);
 	view->due_ns = p->due_ns;
-	view->work = work || kbp_backlog_has_packets(p) ||
-		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
-		     !list_empty(&p->todo[KBP_LIST_OWNED]);
 	p->lacking = kbp_lacks(p);
 	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p) || p->lacking;
+	/* Who waits for interrupts has to look again only at what they have added. */
+	view->work = (work && view->holds) || kbp_backlog_has_packets(p) ||
+		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
+		     !list_empty(&p->todo[KBP_LIST_OWNED]);
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->patching = klp_patch_pending(current);
