@@ -265,9 +265,13 @@ def lab(kernels, names):
     scripts = lab_scripts(names)
     machines = min(MACHINES_MAX, len(os.sched_getaffinity(0)))
     for kernel in kernels:
-        with concurrent.futures.ThreadPoolExecutor(machines) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(machines)
+        try:
             beside = [script for script in scripts if not is_alone(script)]
             list(pool.map(lambda script: tested(script, kernel, skips, tally), beside))
+        finally:
+            # After an interrupt no more are begun.
+            pool.shutdown(cancel_futures=True)
         for script in filter(is_alone, scripts):
             tested(script, kernel, skips, tally)
     return at_least_one(tally)

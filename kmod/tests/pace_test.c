@@ -145,6 +145,42 @@ static void test_on_and_off(void)
 		fail("the frequency changes within bursts", 20 * US);
 }
 
+/*
+ * The end of a sleep is known, from a timer: who chooses is slow in it from its begin
+ * if it is long enough, and not at all if it isn't, whatever sleeps were like before.
+ */
+static void test_known_end(void)
+{
+	static const u64 worth_ns = 100 * 20 * US;
+	struct life l = life_of(true, 20 * US);
+	u64 at_ns, gap_ns, before_ns;
+	int n;
+
+	for (n = 0; n < 2000; n++) {
+		before_ns = rnd() % 2 ? 100 * MS : 50 * US;
+		sleep_for(&l, before_ns);
+		gap_ns = 1 + rnd() % (2 * worth_ns);
+		kbp_pace_begin(&l.pace, l.view.now_ns);
+		l.view.until_ns = l.view.now_ns + gap_ns;
+		at_ns = kbp_pace_slow_at(&l.pace, &l.view);
+		if (gap_ns < worth_ns && at_ns != l.view.until_ns)
+			fail("slow in a sleep that ends too soon", 20 * US);
+		/* Not too soon after the last one, but before this one's end. */
+		if (gap_ns >= worth_ns && before_ns == 100 * MS && at_ns &&
+		    at_ns != l.pace.slow_ns + worth_ns && l.pace.usual_ns >= worth_ns)
+			fail("fast in a sleep that is known to be long", 20 * US);
+		l.view.now_ns = l.view.until_ns;
+		l.view.until_ns = 0;
+		kbp_pace_end(&l.pace, &l.view);
+	}
+	/* Without a choice it makes no difference. */
+	l = life_of(false, 20 * US);
+	kbp_pace_begin(&l.pace, l.view.now_ns);
+	l.view.until_ns = l.view.now_ns + 1;
+	if (kbp_pace_slow_at(&l.pace, &l.view))
+		fail("who does not choose looked at the end", 20 * US);
+}
+
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -160,6 +196,7 @@ int main(void)
 	test_papers_rates();
 	test_silence();
 	test_on_and_off();
+	test_known_end();
 	printf("pace: ok\n");
 	return 0;
 }
