@@ -259,19 +259,15 @@ def at_least_one(tally):
 
 
 def lab(kernels, names):
-    """Every lab test on every kernel given: a machine on each processor, and then those that have to be alone."""
+    """Every lab test on every kernel given: as many machines as processors, and then those that have to be alone."""
     skips = listed_skips()
     tally = Tally()
     scripts = lab_scripts(names)
     machines = min(MACHINES_MAX, len(os.sched_getaffinity(0)))
     for kernel in kernels:
-        pool = concurrent.futures.ThreadPoolExecutor(machines)
-        try:
+        with concurrent.futures.ThreadPoolExecutor(machines) as pool:
             beside = [script for script in scripts if not is_alone(script)]
             list(pool.map(lambda script: tested(script, kernel, skips, tally), beside))
-        finally:
-            # After an interrupt no more are begun.
-            pool.shutdown(cancel_futures=True)
         for script in filter(is_alone, scripts):
             tested(script, kernel, skips, tally)
     return at_least_one(tally)

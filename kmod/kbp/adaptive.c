@@ -28,6 +28,7 @@ struct kbp_adaptive {
 	u64 looked_ns;		/* end of the last poll; or begin of this, if alone */
 	u64 polled_ns;		/* of the gap since found_ns, polled */
 	u64 due_ns;		/* to be polled then; 0: when its interrupt comes */
+	u64 ahead_ns;		/* what was looked ahead for that */
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
@@ -83,17 +84,31 @@ void kbp_adaptive_look(struct kbp_adaptive *s)
 	s->decided_ns = 0;
 }
 
-/* How many devices share what the poller may spend? */
-static u32 kbp_adaptive_sharers(const struct kbp_poller *p)
+static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
+{
+	return knobs->budget_permille || knobs->wake_ns_max;
+}
+
+/*
+ * How many devices have packets and plan, @s in any case? Of these that have no
+ * budget of their own, @sharers share the poller's.
+ */
+static u32 kbp_adaptive_planners(const struct kbp_poller *p,
+				 const struct kbp_adaptive *s, u32 *sharers)
 {
 	u64 now_ns = ktime_get_ns();
+	u32 planners = 1;
 	struct kbp_napi *a;
-	u32 count = 0;
 
-	list_for_each_entry_rcu(a, &p->napis, link)
-		count += kbp_is_adaptive(a) &&
-			 now_ns - a->adaptive->found_ns < KBP_SHARE_NS;
-	return count;
+	*sharers = 1;
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (!kbp_is_adaptive(a) || a->adaptive == s ||
+		    now_ns - a->adaptive->found_ns >= KBP_SHARE_NS)
+			continue;
+		planners++;
+		*sharers += !kbp_knobs_are_set(&a->adaptive->knobs);
+	}
+	return planners;
 }
 
 /*
@@ -103,7 +118,7 @@ static u32 kbp_adaptive_sharers(const struct kbp_poller *p)
 static bool kbp_adaptive_may_plan(const struct kbp_poller *p,
 				  const struct kbp_adaptive *s)
 {
-	unsigned long own = KBP_PLAN_TICKS * READ_ONCE(p->napis_count);
+	unsigned long own = KBP_PLAN_TICKS * max(p->planners, 1U);
 
 	return time_after_eq(jiffies, s->planned + own) &&
 	       (time_after_eq(jiffies, p->planned + KBP_PLAN_TICKS) ||
@@ -111,16 +126,19 @@ static bool kbp_adaptive_may_plan(const struct kbp_poller *p,
 }
 
 /* One step towards a new plan. A packet may have to wait for it, some microseconds. */
-static void kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
+static bool kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
 {
+	u32 sharers;
+
 	if (!kbp_adaptive_may_plan(p, s))
-		return;
+		return false;
+	p->planners = kbp_adaptive_planners(p, s, &sharers);
 	p->planned = jiffies;
 	s->planned = jiffies;
-	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost,
-					kbp_adaptive_sharers(p));
+	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost, sharers);
 	s->window.goal.fixed_ns = (u64)READ_ONCE(kbp_window_us) * NSEC_PER_USEC;
 	kbp_window_plan(&s->window);
+	return true;
 }
 
 /**
@@ -133,8 +151,8 @@ void kbp_adaptive_think(struct kbp_poller *p)
 
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link)
-		if (a->adaptive)
-			kbp_adaptive_plan(p, a->adaptive);
+		if (a->adaptive && kbp_adaptive_plan(p, a->adaptive))
+			break;
 	rcu_read_unlock();
 }
 
@@ -148,6 +166,7 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	if (!kbp_is_adaptive(a))
 		next = (struct kbp_window_next) {};
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
+	s->ahead_ns = next.ahead_ns;
 	s->decided_ns = next.poll ? now_ns + next.poll_ns :
 			s->due_ns ? s->due_ns : U64_MAX;
 	/* What changes, and not each poll. */
@@ -172,9 +191,10 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	u64 now_ns = ktime_get_ns();
 
 	if (work) {
-		/* They came before this poll began. */
-		kbp_window_gap(&s->window, s->looked_ns - s->found_ns,
-			       s->polled_ns);
+		/* They came before this poll began. The first end no gap. */
+		if (s->found_ns)
+			kbp_window_gap(&s->window, s->looked_ns - s->found_ns,
+				       s->polled_ns);
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
 	} else if (held && !a->armed) {
@@ -185,7 +205,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns))
 		kbp_adaptive_decide(a, n, now_ns);
-	/* The next packets are a gap away. */
+	/* The next packets are a gap away, or have come already. */
 	if (work)
 		kbp_adaptive_plan(p, s);
 }
@@ -212,7 +232,7 @@ void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a)
  * Not while rtnl_lock is taken, see kbp_claim_all(), and not what a socket polls:
  * then its interrupt wakes it.
  *
- * Return: when the next is due; 0: none is.
+ * Return: when the next is due, for which p->ahead_ns was looked ahead; 0: none is.
  */
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 {
@@ -228,8 +248,10 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 		    READ_ONCE(a->hold) != KBP_HOLD_FREE)
 			continue;
 		if (s->due_ns > now_ns) {
-			if (!first_ns || s->due_ns < first_ns)
+			if (!first_ns || s->due_ns < first_ns) {
 				first_ns = s->due_ns;
+				p->ahead_ns = s->ahead_ns;
+			}
 			continue;
 		}
 		s->due_ns = 0;

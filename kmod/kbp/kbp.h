@@ -188,7 +188,9 @@ struct kbp_poller {
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
 	unsigned long planned;		/* jiffies: a step of an attachment's plan */
+	u32 planners;			/* attachments that took turns in it then */
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
+	u64 ahead_ns;			/* see kbp_window_next, of what is due then */
 	struct kbp_pace pace;
 	struct kbp_cstate cstate;
 

@@ -45,14 +45,13 @@ static bool kbp_may_rest(struct kbp_poller *p, enum kbp_waker wake)
 }
 
 /* It slept: how long did it take to wake it, by a packet or at @end_ns? */
-static void kbp_learn_wake(struct kbp_poller *p, u64 begin_ns, u64 now_ns,
-			   u64 end_ns)
+static void kbp_learn_wake(struct kbp_poller *p, u64 now_ns, u64 end_ns)
 {
 	/* Written before the wake-up that we come from. */
 	if (p->woken_ns)
 		kbp_wake_learn(&p->wake_cost, now_ns - p->woken_ns);
 	else if (end_ns && now_ns >= end_ns)
-		kbp_wake_learn_timed(&p->wake_cost, end_ns - begin_ns,
+		kbp_wake_learn_timed(&p->wake_cost, p->ahead_ns,
 				     now_ns - end_ns);
 }
 
@@ -230,7 +229,7 @@ static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 	/* Of rests nothing is learned: they are taken for others, and end when they let them. */
 	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
-		kbp_learn_wake(p, begin_ns, now_ns, until_ns);
+		kbp_learn_wake(p, now_ns, until_ns);
 		kbp_watchdog_learn(p, now_ns - begin_ns);
 	}
 	p->due_ns = kbp_adaptive_wake(p, now_ns);

@@ -92,6 +92,12 @@ static u32 kbp_sleep_class(u64 ns)
 	return octave < KBP_SLEEP_CLASSES ? octave : KBP_SLEEP_CLASSES - 1;
 }
 
+/* The shortest sleep of a class. */
+static u64 kbp_sleep_class_start(u32 octave)
+{
+	return octave ? 1ULL << (KBP_SLEEP_SHIFT + octave) : 0;
+}
+
 /* How long to sleep to be awake in @ns; 0 if that saves nothing. */
 static u64 kbp_sleep_before(const struct kbp_window_goal *goal, u64 ns)
 {
@@ -208,6 +214,16 @@ static u64 kbp_gap_ns_mean(const struct kbp_window *w)
 	return w->time / (w->total + 1);
 }
 
+/* Is every other gap, or more of them, shorter than @ns? */
+static bool kbp_gaps_are_shorter(const struct kbp_window *w, u64 ns)
+{
+	u32 end = kbp_gap_bucket(ns), bucket, shorter = 0;
+
+	for (bucket = 0; bucket < end; bucket++)
+		shorter += w->count[bucket];
+	return 2 * shorter > w->total;
+}
+
 /*
  * What a packet that is not polled for costs: a sleep and a wake-up. Where most gaps
  * are too short to sleep and be awake before their end, that end would be waited for,
@@ -215,9 +231,11 @@ static u64 kbp_gap_ns_mean(const struct kbp_window *w)
  */
 static u64 kbp_instead_ns(const struct kbp_window *w)
 {
-	u64 timed_ns = w->goal.cycle_ns + w->goal.wake_ns[0];
+	const struct kbp_window_goal *goal = &w->goal;
+	u32 octave = kbp_sleep_class(goal->cycle_ns + goal->wake_ns[0]);
+	u64 timed_ns = goal->cycle_ns + goal->wake_ns[octave];
 
-	return kbp_gap_ns_mean(w) < timed_ns ? timed_ns : w->goal.cycle_ns;
+	return kbp_gaps_are_shorter(w, timed_ns) ? timed_ns : goal->cycle_ns;
 }
 
 static u64 kbp_saved_ns_max(const struct kbp_window_goal *goal)
@@ -245,16 +263,24 @@ static u64 kbp_spend_permille(const struct kbp_window *w)
 		       budget - budget * saved_ns / max_ns : 0;
 	}
 	saved_ns = w->saved_ns;
+	if (saved_ns > max_ns)
+		saved_ns = max_ns;
 	more = (1000 - budget) * saved_ns / max_ns;
 	there = saved_ns / (plan_ns / 1000 + 1);
 	return budget + (more < there ? more : there);
+}
+
+static bool kbp_yield_is_cheap(const struct kbp_window *w,
+			       const struct kbp_window_yield *yield)
+{
+	return yield->polled <= yield->found * kbp_instead_ns(w);
 }
 
 /* Does it cost more than may be spent, and more than sleeping would have cost? */
 static bool kbp_yield_is_dear(const struct kbp_window *w,
 			      const struct kbp_window_yield *yield)
 {
-	return yield->polled > yield->found * kbp_instead_ns(w) &&
+	return !kbp_yield_is_cheap(w, yield) &&
 	       yield->polled / (w->time / 1000 + 1) >= kbp_spend_permille(w);
 }
 
@@ -275,6 +301,7 @@ static void kbp_plan_until(struct kbp_window *w, u64 end_ns)
 	     kbp_bucket_start(bucket) < end_ns; bucket++)
 		kbp_plan_add(w->poll, bucket);
 	w->searching = false;
+	w->cheap = true;
 	/* Another goal begins to plan at once. */
 	w->fresh = KBP_PLAN_GAPS;
 }
@@ -334,12 +361,12 @@ void kbp_wake_learn(struct kbp_wake *wake, u64 ns)
 /**
  * kbp_wake_learn_timed() - learn how long it took to wake up at a set time
  * @wake: what is known of it
- * @asked_ns: how long the sleep was to be
+ * @ahead_ns: of which sleep, as kbp_window_next() told it
  * @ns: from the time that was set to the thread, the exit of an idle state included
  */
-void kbp_wake_learn_timed(struct kbp_wake *wake, u64 asked_ns, u64 ns)
+void kbp_wake_learn_timed(struct kbp_wake *wake, u64 ahead_ns, u64 ns)
 {
-	u32 octave = kbp_sleep_class(asked_ns);
+	u32 octave = kbp_sleep_class(ahead_ns);
 
 	wake->high_ns[octave] = kbp_wake_towards_high(wake->high_ns[octave], ns);
 	wake->worst_ns = kbp_wake_towards_high(wake->worst_ns, ns);
@@ -360,21 +387,24 @@ static u64 kbp_wake_fade(u64 of, u64 ns, u32 shift)
  * Who does not sleep because waking up is dear would never see that it is no
  * longer. What a plan is made with is halved in 0.7 s. What the user's limit is held
  * against is halved in half a minute, because each look at it costs late packets.
- * What something was learned of since the last call is not forgotten.
+ * What something was learned of since the last call is not forgotten, and while
+ * something else is learned the rest is halved in 12 s: it may come seldom.
  */
 void kbp_wake_forget(struct kbp_wake *wake, u64 ns)
 {
-	u32 octave;
+	u32 octave, shift = wake->learned ? 34 : 30;
+	u64 step_ns = wake->worst_ns * ns >> 35;
 
 	for (octave = 0; octave < KBP_SLEEP_CLASSES; octave++) {
 		if (wake->learned & 1U << octave)
 			continue;
-		wake->high_ns[octave] = kbp_wake_fade(wake->high_ns[octave], ns, 30);
+		wake->high_ns[octave] = kbp_wake_fade(wake->high_ns[octave], ns,
+						      shift);
 	}
 	if (!(wake->learned & 1U << KBP_SLEEP_CLASSES))
-		wake->short_ns = kbp_wake_fade(wake->short_ns, ns, 30);
+		wake->short_ns = kbp_wake_fade(wake->short_ns, ns, shift);
 	if (!wake->learned)
-		wake->worst_ns -= wake->worst_ns * ns >> 35;
+		wake->worst_ns -= step_ns || !wake->worst_ns ? step_ns : 1;
 	wake->learned = 0;
 }
 
@@ -435,7 +465,7 @@ static void kbp_window_pay(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
 	s64 max_ns = kbp_saved_ns_max(&w->goal);
 
 	w->saved_ns += gap_ns / 1000 * w->goal.budget_permille;
-	if (polled_ns > kbp_instead_ns(w))
+	if (!w->cheap)
 		w->saved_ns -= polled_ns;
 	if (w->saved_ns > max_ns)
 		w->saved_ns = max_ns;
@@ -503,6 +533,8 @@ static void kbp_plan_adopt(struct kbp_window *w, u32 level)
 		level--;
 	w->price_ns = kbp_price_ns(level);
 	kbp_plan_make(w, w->price_ns, w->poll);
+	yield = kbp_plan_yield(w, w->poll);
+	w->cheap = kbp_yield_is_cheap(w, &yield);
 	w->searching = false;
 	w->fresh = 0;
 }
@@ -558,8 +590,7 @@ bool kbp_window_plan(struct kbp_window *w)
 struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns)
 {
 	struct kbp_window_next next = { .poll = false };
-	u32 bucket = kbp_gap_bucket(age_ns), likely;
-	u64 ahead_ns;
+	u32 bucket = kbp_gap_bucket(age_ns), likely, octave;
 
 	if (kbp_plan_has(w->poll, bucket)) {
 		next.poll = true;
@@ -571,11 +602,15 @@ struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns)
 	likely = kbp_plan_find(w->poll, bucket, true);
 	if (likely == KBP_GAP_BUCKETS)
 		return next;
-	ahead_ns = kbp_bucket_start(likely) - age_ns;
-	next.sleep_ns = kbp_sleep_before(&w->goal, ahead_ns);
+	next.ahead_ns = kbp_bucket_start(likely) - age_ns;
+	next.sleep_ns = kbp_sleep_before(&w->goal, next.ahead_ns);
 	if (!next.sleep_ns) {
 		next.poll = true;
-		next.poll_ns = ahead_ns;
+		/* Of less to sleep it may be quicker to wake. */
+		octave = kbp_sleep_class(next.ahead_ns);
+		next.poll_ns = next.ahead_ns - kbp_sleep_class_start(octave) + 1;
+		if (next.poll_ns > next.ahead_ns)
+			next.poll_ns = next.ahead_ns;
 	}
 	return next;
 }

@@ -17,7 +17,7 @@
  * is the lowest price that finds as many packets as were asked for, within the
  * CPU time that was given for it. What was given and not used is saved, for a
  * fifth of a second: a burst may spend what the silence before it left. What was
- * spent beyond that is paid back.
+ * spent beyond that is paid back, up to as much.
  */
 #ifndef KBP_WINDOW_H
 #define KBP_WINDOW_H
@@ -45,8 +45,8 @@ typedef int64_t s64;
 #define KBP_GAP_WORDS		((KBP_GAP_BUCKETS + 63) / 64)
 
 /*
- * Sleeps are told apart by the octave of their length, from 32 us to 2 ms: the
- * kernel chooses an idle state by it, and waking takes its exit.
+ * Sleeps are told apart by the octave of their length, wake-up included, from 32 us
+ * to 2 ms: the kernel chooses an idle state by it, and waking takes its exit.
  */
 #define KBP_SLEEP_SHIFT		14
 #define KBP_SLEEP_CLASSES	8
@@ -89,6 +89,7 @@ struct kbp_window {
 	s64 saved_ns;			/* CPU time that was given and not used, or debt */
 	u64 poll[KBP_GAP_WORDS];	/* the plan: a bit for each bucket */
 	u64 price_ns;			/* the price that made it */
+	bool cheap;			/* it costs no more than sleeping would */
 	/*
 	 * The search for the next price: levels below low are too cheap, from
 	 * high on they are enough or too dear.
@@ -102,10 +103,11 @@ struct kbp_window_next {
 	bool poll;
 	u64 poll_ns;		/* for so long, unless packets come */
 	u64 sleep_ns;		/* if it doesn't poll; 0: until the interrupt */
+	u64 ahead_ns;		/* what is to be polled begins then: sleep and wake-up */
 };
 
 void kbp_wake_learn(struct kbp_wake *wake, u64 ns);
-void kbp_wake_learn_timed(struct kbp_wake *wake, u64 asked_ns, u64 ns);
+void kbp_wake_learn_timed(struct kbp_wake *wake, u64 ahead_ns, u64 ns);
 void kbp_wake_forget(struct kbp_wake *wake, u64 ns);
 struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 				      const struct kbp_wake *wake, u32 sharers);

@@ -414,6 +414,53 @@ static void test_wake_classes(void)
 		fail("the budget is not shared", "classes");
 }
 
+/*
+ * From what is looked up to what is learned: whatever the period and whatever waking
+ * takes, the timer is not late for most packets.
+ */
+static void test_timer(u64 wake_ns)
+{
+	static struct kbp_window window;
+	const struct kbp_window_knobs knobs = {};
+	struct kbp_window_next next;
+	struct kbp_wake wake;
+	u64 period_ns, gap_ns, age_ns, woken_ns;
+	int i, late;
+
+	for (period_ns = 70000; period_ns < 5000000; period_ns += period_ns / 64) {
+		wake = (struct kbp_wake) {};
+		window.goal = kbp_window_aim(&knobs, &wake, 1);
+		kbp_window_init(&window, &window.goal);
+		late = 0;
+		for (i = 0; i < 3000; i++) {
+			gap_ns = period_ns + rnd() % 2000;
+			kbp_wake_learn(&wake, 8000);
+			/* The sleep begins a little after the decision. */
+			age_ns = 8000;
+			next = kbp_window_next(&window, 0);
+			if (next.poll && next.poll_ns < gap_ns) {
+				age_ns += next.poll_ns;
+				next = kbp_window_next(&window, next.poll_ns);
+			}
+			if (!next.poll && next.sleep_ns) {
+				woken_ns = age_ns - 8000 + next.sleep_ns + wake_ns;
+				late += i >= 2000 && woken_ns > gap_ns;
+				kbp_wake_learn_timed(&wake, next.ahead_ns, wake_ns);
+			}
+			kbp_wake_forget(&wake, 4000000);
+			window.goal = kbp_window_aim(&knobs, &wake, 1);
+			kbp_window_gap(&window, gap_ns, 0);
+			kbp_window_plan(&window);
+		}
+		if (late > 500) {
+			fprintf(stderr, "period %llu, wake-up %llu\n",
+				(unsigned long long)period_ns,
+				(unsigned long long)wake_ns);
+			fail("the timer is late", "timer");
+		}
+	}
+}
+
 /* As long as waking up takes longer than allowed, nothing but a second of silence lets it sleep. */
 static void test_wake_limit(void)
 {
@@ -502,6 +549,9 @@ int main(void)
 	test_after_silence();
 	test_wake_outlier();
 	test_wake_classes();
+	test_timer(20000);
+	test_timer(50000);
+	test_timer(200000);
 	test_wake_limit();
 	printf("window: ok\n");
 	return 0;
