@@ -19,7 +19,7 @@
 /* A poller makes a step of a plan once in so many ticks. */
 #define KBP_PLAN_TICKS	2
 /* A device without packets for so long leaves its share of the budget to others. */
-#define KBP_SHARE_NS	NSEC_PER_SEC
+#define KBP_SILENCE_NS	NSEC_PER_SEC
 
 struct kbp_adaptive {
 	struct kbp_window window;
@@ -103,7 +103,7 @@ static u32 kbp_adaptive_planners(const struct kbp_poller *p,
 	*sharers = 1;
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		if (!kbp_is_adaptive(a) || a->adaptive == s ||
-		    now_ns - a->adaptive->found_ns >= KBP_SHARE_NS)
+		    now_ns - a->adaptive->found_ns >= KBP_SILENCE_NS)
 			continue;
 		planners++;
 		*sharers += !kbp_knobs_are_set(&a->adaptive->knobs);
