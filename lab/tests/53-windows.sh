@@ -21,24 +21,24 @@ others() {
 	done
 }
 
-# frames RATE SECONDS FILE
+# frames RATE SECONDS: their account is in frames.json, of the last ones only, because it is long.
 frames() {
 	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$1fps" --arrivals poisson \
-		--seed "$SEED" --seconds "$2" --cpu 1 --drain-ms 20 > "$3" 2> "$OUT/frames.err" ||
+		--seed "$SEED" --seconds "$2" --cpu 1 --drain-ms 20 > "$OUT/frames.json" 2> "$OUT/frames.err" ||
 		lab_fail "$1 frames/s: $(cat "$OUT/frames.err")"
-	! grep -E '"(warmup_)?lost":[1-9]' "$3" || lab_fail "frames are lost"
+	! grep -E '"(warmup_)?lost":[1-9]' "$OUT/frames.json" || lab_fail "frames are lost"
 }
 
 # window US RATE: sets $P99 and, in nanoseconds a frame, $CPU, of a window of that length; 0: as learned.
 window() {
 	echo "$1" > "$WINDOW"
 	kbp attach eth0 --cpu "$NET_CPU" --mode adaptive > /dev/null || lab_fail "attach"
-	frames "$2" 0.15 "$OUT/warm-up.json"
+	frames "$2" 0.15
 	CPU=$(cut -d ' ' -f 1 "/proc/$POLLER/schedstat")
-	frames "$2" 0.4 "$OUT/$2-$1.json"
+	frames "$2" 0.4
 	CPU=$((($(cut -d ' ' -f 1 "/proc/$POLLER/schedstat") - CPU) * 10 / ($2 * 4)))
-	P99=$(grep -o '"rtt_ns":{[^}]*}' "$OUT/$2-$1.json" | tail -n 1 | grep -o '"p99":[0-9]*' | cut -d : -f 2)
-	[ -n "$P99" ] || lab_fail "no account: $(cat "$OUT/$2-$1.json")"
+	P99=$(grep -o '"rtt_ns":{[^}]*}' "$OUT/frames.json" | tail -n 1 | grep -o '"p99":[0-9]*' | cut -d : -f 2)
+	[ -n "$P99" ] || lab_fail "no account: $(cat "$OUT/frames.json")"
 	kbp detach eth0 > /dev/null || lab_fail "detach"
 	echo "$2 frames/s, window $1 us: p99 $P99 ns, CPU $CPU ns a frame"
 }
