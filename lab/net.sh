@@ -79,6 +79,13 @@ net_interrupts() {
 	awk -v name="$1-rx-0" '$NF == name { for (i = 2; i <= 5; i++) sum += $i } END { print sum + 0 }' /proc/interrupts
 }
 
+# net_limit_others US: no CPU but the poller's sleeps more deeply than that, so what is seen is this one's.
+net_limit_others() {
+	for net_other_cpu in 0 1 3; do
+		echo "$1" > "/sys/devices/system/cpu/cpu$net_other_cpu/power/pm_qos_resume_latency_us" || lab_fail "PM QoS"
+	done
+}
+
 # kbp_counter NAME: a counter of the poller on NET_CPU.
 kbp_counter() {
 	kbp stats --json | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" | head -n 1

@@ -456,7 +456,6 @@ void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal)
 	/* As long as little is known: as long as a sleep would cost. */
 	kbp_plan_until(w, goal->cycle_ns);
 	w->fresh = 0;
-	w->price_ns = goal->cycle_ns;
 }
 
 /* The budget's income of a gap, and what was spent where sleeping costs less. */
@@ -531,8 +530,7 @@ static void kbp_plan_adopt(struct kbp_window *w, u32 level)
 	if (kbp_yield_is_dear(w, &yield) &&
 	    level > kbp_level_min(w))
 		level--;
-	w->price_ns = kbp_price_ns(level);
-	kbp_plan_make(w, w->price_ns, w->poll);
+	kbp_plan_make(w, kbp_price_ns(level), w->poll);
 	yield = kbp_plan_yield(w, w->poll);
 	w->cheap = kbp_yield_is_cheap(w, &yield);
 	w->searching = false;

@@ -88,7 +88,6 @@ struct kbp_window {
 	u32 fresh;			/* gaps since the plan was made */
 	s64 saved_ns;			/* CPU time that was given and not used, or debt */
 	u64 poll[KBP_GAP_WORDS];	/* the plan: a bit for each bucket */
-	u64 price_ns;			/* the price that made it */
 	bool cheap;			/* it costs no more than sleeping would */
 	/*
 	 * The search for the next price: levels below low are too cheap, from

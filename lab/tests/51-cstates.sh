@@ -41,13 +41,6 @@ pings() {
 	echo "$1: C6 $C6 times, the limit lifted in $LIFTED sleeps for $3 packets, p90 $P90 ns"
 }
 
-# Other CPUs do not sleep deeply, so what is seen is this one's.
-others() {
-	for other_cpu in 0 1 3; do
-		echo "$1" > "/sys/devices/system/cpu/cpu$other_cpu/power/pm_qos_resume_latency_us" || lab_fail "PM QoS"
-	done
-}
-
 limited() { kbp poller show --json | grep -q "\"max_cstate_latency_us\":$LIMIT_US,\"cstates_limited\":true"; }
 
 net_up
@@ -62,7 +55,7 @@ grep "keeps none away" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
 ! kbp poller add --cpu "$NET_CPU" --max-cstate-latency 40000 2> "$OUT/refused" || lab_fail "40 ms"
 grep "from 0 to 30000" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
 
-others $LIMIT_US
+net_limit_others $LIMIT_US
 
 echo "without a limit, a packet every 5 ms waits for the exit of C6"
 poller

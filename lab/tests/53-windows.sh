@@ -15,12 +15,6 @@ SEED=20261123
 # What is clearly better, in per cent of the other: less than this.
 CLEARLY=95
 
-others() {
-	for other_cpu in 0 1 3; do
-		echo "$1" > "/sys/devices/system/cpu/cpu$other_cpu/power/pm_qos_resume_latency_us" || lab_fail "PM QoS"
-	done
-}
-
 # frames RATE SECONDS: their account is in frames.json, of the last ones only, because it is long.
 frames() {
 	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$1fps" --arrivals poisson \
@@ -45,7 +39,7 @@ window() {
 
 net_up
 insmod "$MODULES/kbp_testidle.ko" || lab_fail "insmod kbp_testidle"
-others 2
+net_limit_others 2
 kbp_start
 POLLER=$(kbp poller show --json | sed -n 's/.*"pid":\([0-9]*\).*/\1/p')
 for rate in 2000 10000; do
@@ -65,7 +59,6 @@ for rate in 2000 10000; do
 		lab_fail "$rate frames/s: no window takes less CPU time"
 done
 echo 0 > "$WINDOW"
-others n/a
 kbp unload > /dev/null || lab_fail "unload"
 rmmod kbp_testidle || lab_fail "rmmod"
 lab_dmesg_clean
