@@ -9,6 +9,7 @@
 
 #include <linux/filter.h>
 #include <linux/hrtimer.h>
+#include <linux/interrupt.h>
 #include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/rcupdate.h>
@@ -105,6 +106,23 @@ static inline void kbp_defer_free_flush(void)
 		next = skb->next;
 		napi_consume_skb(skb, 1);
 	}
+}
+#endif
+
+/* What the softirq NET_TX does, which the caller has taken from those pending. BH off. */
+#ifdef KBP_HAVE_SOFTIRQ_NO_ARGUMENT
+void net_tx_action(void);
+
+static inline void kbp_net_tx_action(void)
+{
+	net_tx_action();
+}
+#else
+void net_tx_action(struct softirq_action *action);
+
+static inline void kbp_net_tx_action(void)
+{
+	net_tx_action(NULL);
 }
 #endif
 

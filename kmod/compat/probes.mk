@@ -16,6 +16,8 @@ kbp-compat-y += $(call kbp-probe,LIST_OWNER,linux/netdevice.h,list_owner;)
 kbp-compat-y += $(call kbp-probe,IN_NET_RX_ACTION,linux/netdevice.h,in_net_rx_action;)
 # 6.11: redirect state of BPF programs on the stack of who polls
 kbp-compat-y += $(call kbp-probe,BPF_NET_CTX,linux/filter.h,bpf_net_ctx_set)
+# 6.12: the handler of a softirq is called without an argument
+kbp-compat-y += $(call kbp-probe,SOFTIRQ_NO_ARGUMENT,linux/interrupt.h,\(\*action\)\(void\))
 # 6.6: struct netdev_rx_queue in a header of its own
 kbp-compat-y += $(call kbp-probe,RX_QUEUE_H,net/netdev_rx_queue.h,struct netdev_rx_queue)
 # 6.8: a receive queue knows its NAPI

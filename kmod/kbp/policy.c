@@ -132,6 +132,25 @@ void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns)
 }
 
 /**
+ * kbp_rest_sleep_ns() - how long to sleep on in a rest
+ * @rest: what has become of it
+ * @disturbed: set to whether packets may end that sleep
+ *
+ * Return: nanoseconds; 0: it is over.
+ */
+u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed)
+{
+	u64 left_ns = rest->rest_ns - rest->slept_ns;
+
+	*disturbed = rest->done && rest->wakes < KBP_REST_WAKES_MAX &&
+		     rest->served_ns < KBP_REST_SERVED_NS + rest->slept_ns;
+	if (rest->slept_ns >= rest->rest_ns)
+		return 0;
+	return *disturbed || left_ns < KBP_REST_SERVE_NS ? left_ns :
+							    KBP_REST_SERVE_NS;
+}
+
+/**
  * kbp_lets_go() - should held devices have their interrupts for a moment?
  * @locked_ns: for how long the lock has been taken whenever we looked; 0: it is free
  */

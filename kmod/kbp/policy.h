@@ -41,6 +41,15 @@ typedef uint64_t u64;
 /* Naps are less than the others' share; this much may be owed to them. */
 #define KBP_DEBT_NS		(2 * KBP_YIELD_NS)
 
+/*
+ * Packets may wake it from a rest, KBP_REST_WAKES_MAX times at most. How long they
+ * may keep it from resting on, at a time and beyond what it has slept: a sleep that
+ * finds packets there already is none, and to serve them may take long.
+ */
+#define KBP_REST_WAKES_MAX	32
+#define KBP_REST_SERVE_NS	50000ULL
+#define KBP_REST_SERVED_NS	(4 * KBP_REST_SERVE_NS)
+
 /* Length of a rest while a live patch waits for the poller to stand still. */
 #define KBP_PATCH_NS		10000000ULL
 
@@ -91,7 +100,17 @@ struct kbp_next {
 	bool fifo;		/* run as SCHED_FIFO from now on */
 };
 
+/* A rest, so far. */
+struct kbp_rest {
+	u64 rest_ns;		/* to be slept in all */
+	u64 slept_ns;
+	u64 served_ns;		/* spent with packets in between */
+	u32 wakes;
+	bool done;		/* none of them are left */
+};
+
 bool kbp_lets_go(u64 locked_ns);
+u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed);
 struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 			      const struct kbp_view *view);
 void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns);

@@ -9,6 +9,7 @@
  * every step on a list, never around a poll.
  */
 #include <linux/bottom_half.h>
+#include <linux/interrupt.h>
 #include <linux/netpoll.h>
 #include <linux/rcupdate.h>
 #include <linux/rtnetlink.h>
@@ -345,8 +346,24 @@ static void kbp_bh_disable(struct kbp_poller *p)
 	WRITE_ONCE(p->bh_off, true);
 }
 
+/*
+ * What is left of sending: packets to be freed, queues that were full. With BH on
+ * softirqs do that at once, but before 6.4 not while ksoftirqd is awake, which does
+ * not get on while a FIFO thread polls. Then senders wait for their memory.
+ */
+static void kbp_serve_net_tx(void)
+{
+	if (likely(!(local_softirq_pending() & BIT(NET_TX_SOFTIRQ))))
+		return;
+	local_irq_disable();
+	set_softirq_pending(local_softirq_pending() & ~BIT(NET_TX_SOFTIRQ));
+	local_irq_enable();
+	kbp_net_tx_action();
+}
+
 static void kbp_bh_enable(struct kbp_poller *p)
 {
+	kbp_serve_net_tx();
 	WRITE_ONCE(p->bh_off, false);
 	local_bh_enable();
 }
@@ -389,7 +406,9 @@ static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
  */
 static int kbp_poll_attached(struct kbp_poller *p)
 {
-	int polls, work = 0, found, busy_polls = 0;
+	/* Who rests looks at the clock after each. */
+	int polls, polls_max = p->resting ? 1 : KBP_BATCH_POLLS;
+	int work = 0, found, busy_polls = 0;
 	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
 	struct kbp_napi *a;
 
@@ -413,7 +432,7 @@ static int kbp_poll_attached(struct kbp_poller *p)
 	 * A packet of a container passes the backlog once for each veth, bridge
 	 * port and tunnel on its way: all of that before what is merely owned.
 	 */
-	for (polls = 0; polls < KBP_BATCH_POLLS; polls++) {
+	for (polls = 0; polls < polls_max; polls++) {
 		found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED,
 					 NAPI_POLL_WEIGHT);
 		work += found;

@@ -16,12 +16,8 @@
 
 #include "kbp.h"
 
-/* One rest is interrupted by packets at most this often. */
-#define KBP_REST_WAKES_MAX	32
 /* Empty rounds between two looks at the clock, RCU and live patching. */
 #define KBP_SPINS_MAX		16
-/* How long packets may keep a rest from going on. */
-#define KBP_REST_SERVE_NS	50000ULL
 
 DEFINE_MUTEX(kbp_mutex);
 LIST_HEAD(kbp_pollers);
@@ -137,7 +133,7 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
  * wakes the poller at once; it serves it and rests on. In a short rest only
  * attached NAPIs wake it, what is merely owned waits for the end. A flood of
  * packets can't keep it from resting: how long it serves and how often it
- * wakes are bounded, after that it sleeps undisturbed.
+ * wakes are bounded, after that it sleeps undisturbed (kbp_rest_sleep_ns()).
  *
  * Return: how long it slept, nanoseconds.
  */
@@ -145,9 +141,9 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 {
 	enum kbp_waker by = rest_ns > KBP_YIELD_NS ? KBP_WAKE_ANY :
 						    KBP_WAKE_ATTACHED;
-	u64 slept_ns = 0, begin_ns, sleep_ns;
-	bool done = true;
-	int wakes;
+	struct kbp_rest rest = { .rest_ns = rest_ns, .done = true };
+	u64 begin_ns, woken_ns, sleep_ns;
+	bool disturbed;
 
 	p->resting = true;
 	kbp_set_state(p, KBP_STATE_YIELDING);
@@ -155,22 +151,25 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	kbp_cstate_rest(p);
 	kbp_release_all(p);
 
-	for (wakes = 0; slept_ns < rest_ns && !kthread_should_stop(); wakes++) {
-		sleep_ns = rest_ns - slept_ns;
-		if (!done || wakes >= KBP_REST_WAKES_MAX)
-			sleep_ns = min(sleep_ns, KBP_REST_SERVE_NS);
+	while (!kthread_should_stop()) {
+		sleep_ns = kbp_rest_sleep_ns(&rest, &disturbed);
+		if (!sleep_ns)
+			break;
 		begin_ns = ktime_get_ns();
-		kbp_sleep(p, done && wakes < KBP_REST_WAKES_MAX ?
-			  by : KBP_WAKE_NONE, begin_ns + sleep_ns);
-		slept_ns += ktime_get_ns() - begin_ns;
-		done = kbp_rest_serve(p, by);
+		kbp_sleep(p, disturbed ? by : KBP_WAKE_NONE,
+			  begin_ns + sleep_ns);
+		woken_ns = ktime_get_ns();
+		rest.slept_ns += woken_ns - begin_ns;
+		rest.done = kbp_rest_serve(p, by);
+		rest.served_ns += ktime_get_ns() - woken_ns;
+		rest.wakes++;
 	}
 
 	p->resting = false;
 	kbp_set_state(p, KBP_STATE_POLLING);
 	kbp_claim_all(p);
 	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
-	return slept_ns;
+	return rest.slept_ns;
 }
 
 /* The earlier of two times of which 0 is none. */

@@ -203,6 +203,34 @@ static void test_letting_go(void)
 	}
 }
 
+/*
+ * A flood: whatever it looks at has packets already, or has them soon, and to serve
+ * them takes up to @serve_ns. The others get their rest all the same, and not much
+ * later; and packets wait for no more than a part of it.
+ */
+static void test_rest(u64 rest_ns, u64 serve_ns)
+{
+	u64 sleeps = rest_ns / KBP_REST_SERVE_NS + 1, ns;
+	struct kbp_rest rest = { .rest_ns = rest_ns, .done = true };
+	u64 late_ns = KBP_REST_SERVED_NS + rest_ns + (sleeps + 1) * serve_ns;
+	bool disturbed;
+
+	while ((ns = kbp_rest_sleep_ns(&rest, &disturbed))) {
+		if (!disturbed && ns > KBP_REST_SERVE_NS)
+			fail("packets wait for the whole rest", rest.slept_ns);
+		if (rest.wakes > 1000)
+			fail("a rest without an end", rest.slept_ns);
+		rest.slept_ns += disturbed ? rnd() % 2000 : ns;
+		rest.served_ns += 1 + rnd() % serve_ns;
+		rest.done = rnd() & 1;
+		rest.wakes++;
+	}
+	if (rest.slept_ns < rest_ns)
+		fail("a rest that was none", rest.slept_ns);
+	if (rest.served_ns > late_ns)
+		fail("packets kept the rest from going on", rest.served_ns);
+}
+
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -217,6 +245,11 @@ int main(void)
 	test_wakes(20000, 20000, false);
 	test_wakes(200000, 100, true);
 	test_letting_go();
+	for (life = 0; life < LIVES; life++) {
+		test_rest(KBP_YIELD_NS, 1000000);
+		test_rest(KBP_YIELD_NS, 1000);
+		test_rest(KBP_PATCH_NS, 200000);
+	}
 	for (life = 0; life < LIVES; life++)
 		test_life();
 	printf("policy: ok\n");
