@@ -10,6 +10,7 @@
 //! * [`probe`](Probe): the 18 bytes that a frame carries
 //! * [`ledger`](Ledger): the exact account
 //! * [`run`](run()): the loop
+//! * `turns`: how a sender that spins is scheduled
 //!
 //! Not here: how frames get on the path ([`super::backend`]) and the search for the highest rate
 //! ([`super::throughput`]).
@@ -22,6 +23,7 @@ mod probe;
 mod report;
 mod run;
 mod schedule;
+mod turns;
 
 pub use arrivals::{Arrivals, Trace};
 pub use ledger::{Account, Ledger, Seen, FRAMES_MAX};

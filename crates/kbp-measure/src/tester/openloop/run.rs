@@ -10,6 +10,7 @@ use super::pace::Pace;
 use super::probe::{fresh_tag, PROBE_LEN};
 use super::report::OpenLoopReport;
 use super::schedule::Schedule;
+use super::turns::Turns;
 use crate::clock::{monotonic_ns, suspended_ns};
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -101,9 +102,10 @@ pub fn run(
     on_warm: impl FnOnce() -> Result<()>,
 ) -> Result<OpenLoopReport> {
     let plan = Plan::of(backend, config)?;
+    let mut turns = Turns::of_this_thread(config.pause)?;
     let warmup = if config.warmup_frames > 0 {
         let warmup = Phase::new(&plan, config.warmup_frames, WARMUP_BEHIND_NS_MAX)?
-            .go(backend)?
+            .go(backend, &mut turns)?
             .account;
         if warmup.returned == 0 && !interrupt::requested() {
             return Err(Error::NothingReturned {
@@ -119,7 +121,7 @@ pub fn run(
     on_warm()?;
     backend.drops()?;
     let suspended_before_ns = suspended_ns()?;
-    let done = Phase::new(&plan, plan.frames, BEHIND_NS_MAX)?.go(backend)?;
+    let done = Phase::new(&plan, plan.frames, BEHIND_NS_MAX)?.go(backend, &mut turns)?;
     if suspended_ns()?.abs_diff(suspended_before_ns) > SUSPENDED_NS_MAX {
         return Err(Error::Suspended);
     }
@@ -239,9 +241,10 @@ impl<'a> Phase<'a> {
         })
     }
 
-    fn go(mut self, backend: &mut dyn Backend) -> Result<Done> {
+    fn go(mut self, backend: &mut dyn Backend, turns: &mut Turns) -> Result<Done> {
         while self.sent < self.frames && !interrupt::requested() {
             let now_ns = monotonic_ns()?;
+            turns.look(now_ns)?;
             let is_due = now_ns >= self.next_due_ns;
             if is_due {
                 self.send(backend, now_ns)?;
