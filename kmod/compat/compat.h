@@ -109,7 +109,7 @@ static inline void kbp_defer_free_flush(void)
 }
 #endif
 
-/* What the softirq NET_TX does, which the caller has taken from those pending. BH off. */
+/* The work of the softirq NET_TX. The caller has cleared its pending bit. BH off, interrupts on. */
 #ifdef KBP_HAVE_SOFTIRQ_NO_ARGUMENT
 void net_tx_action(void);
 

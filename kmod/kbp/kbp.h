@@ -317,7 +317,7 @@ bool kbp_round(struct kbp_poller *p);
 bool kbp_round_attached(struct kbp_poller *p);
 bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
-void kbp_release_all(struct kbp_poller *p);
+bool kbp_release_all(struct kbp_poller *p);
 
 /* Is it served in mode adaptive, and not as in mode sleep, since nothing masks it? */
 static inline bool kbp_is_adaptive(const struct kbp_napi *a)

@@ -32,6 +32,15 @@ static void kbp_duty_ran(struct kbp_duty *duty, u64 ns)
 		kbp_duty_pay(duty, ns);
 }
 
+/* All that is owed: a round may take far longer than a stretch should. */
+static u64 kbp_duty_rest_ns(const struct kbp_duty *duty)
+{
+	if (duty->debt_ns < KBP_YIELD_NS)
+		return KBP_YIELD_NS;
+	return duty->debt_ns < KBP_YIELD_NS_MAX ? duty->debt_ns :
+						  KBP_YIELD_NS_MAX;
+}
+
 /* A FIFO poller whose CPU others want: 90 % for it, in short stretches. */
 static struct kbp_next kbp_duty_fifo(struct kbp_duty *duty)
 {
@@ -41,7 +50,7 @@ static struct kbp_next kbp_duty_fifo(struct kbp_duty *duty)
 		duty->napped = true;
 		return kbp_next_of(KBP_STEP_NAP, KBP_NAP_NS);
 	}
-	return kbp_next_of(KBP_STEP_YIELD, KBP_YIELD_NS);
+	return kbp_next_of(KBP_STEP_YIELD, kbp_duty_rest_ns(duty));
 }
 
 /*
@@ -140,14 +149,15 @@ void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns)
  */
 u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed)
 {
-	u64 left_ns = rest->rest_ns - rest->slept_ns;
+	u64 left_ns;
 
 	*disturbed = rest->done && rest->wakes < KBP_REST_WAKES_MAX &&
-		     rest->served_ns < KBP_REST_SERVED_NS + rest->slept_ns;
+		     rest->served_ns < KBP_REST_SERVED_NS_MAX + rest->slept_ns;
 	if (rest->slept_ns >= rest->rest_ns)
 		return 0;
-	return *disturbed || left_ns < KBP_REST_SERVE_NS ? left_ns :
-							    KBP_REST_SERVE_NS;
+	left_ns = rest->rest_ns - rest->slept_ns;
+	return *disturbed || left_ns < KBP_REST_SLEEP_NS ? left_ns :
+							    KBP_REST_SLEEP_NS;
 }
 
 /**

@@ -41,14 +41,20 @@ typedef uint64_t u64;
 /* Naps are less than the others' share; this much may be owed to them. */
 #define KBP_DEBT_NS		(2 * KBP_YIELD_NS)
 
+/* The longest rest that it takes at once for what it owes. */
+#define KBP_YIELD_NS_MAX	(5 * KBP_YIELD_NS)
+
 /*
- * Packets may wake it from a rest, KBP_REST_WAKES_MAX times at most. How long they
- * may keep it from resting on, at a time and beyond what it has slept: a sleep that
- * finds packets there already is none, and to serve them may take long.
+ * Packets may wake it from a rest, KBP_REST_WAKES_MAX times at most, and are
+ * served for KBP_REST_SERVE_NS_MAX then. In all they may keep it from resting on
+ * for KBP_REST_SERVED_NS_MAX more than it has slept: a sleep that finds packets
+ * there already is none. After that it sleeps undisturbed, KBP_REST_SLEEP_NS at a
+ * time.
  */
 #define KBP_REST_WAKES_MAX	32
-#define KBP_REST_SERVE_NS	50000ULL
-#define KBP_REST_SERVED_NS	(4 * KBP_REST_SERVE_NS)
+#define KBP_REST_SERVE_NS_MAX	50000ULL
+#define KBP_REST_SERVED_NS_MAX	200000ULL
+#define KBP_REST_SLEEP_NS	50000ULL
 
 /* Length of a rest while a live patch waits for the poller to stand still. */
 #define KBP_PATCH_NS		10000000ULL
@@ -105,7 +111,7 @@ struct kbp_rest {
 	u64 rest_ns;		/* to be slept in all */
 	u64 slept_ns;
 	u64 served_ns;		/* spent with packets in between */
-	u32 wakes;
+	u32 wakes;		/* sleeps that packets could end */
 	bool done;		/* none of them are left */
 };
 

@@ -136,7 +136,8 @@ static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 			      struct kbp_napi *a)
 {
-	int budget = a ? n->weight : min_t(int, p->config.budget, n->weight);
+	int budget = a && !p->resting ? n->weight :
+					min_t(int, p->config.budget, n->weight);
 	bool again;
 	int work;
 
@@ -347,23 +348,28 @@ static void kbp_bh_disable(struct kbp_poller *p)
 }
 
 /*
- * What is left of sending: packets to be freed, queues that were full. With BH on
- * softirqs do that at once, but before 6.4 not while ksoftirqd is awake, which does
- * not get on while a FIFO thread polls. Then senders wait for their memory.
+ * What is left of sending: packets to be freed, queues that were full. Newer kernels
+ * do that when BH is on again, older ones not while ksoftirqd is awake, and that
+ * does not get on while a FIFO thread polls: senders would wait for their memory.
+ * What it schedules is no next step of what is attached, see kbp_goes_on().
  */
-static void kbp_serve_net_tx(void)
+static void kbp_serve_net_tx(struct kbp_poller *p)
 {
+	bool serving = p->serving;
+
 	if (likely(!(local_softirq_pending() & BIT(NET_TX_SOFTIRQ))))
 		return;
 	local_irq_disable();
 	set_softirq_pending(local_softirq_pending() & ~BIT(NET_TX_SOFTIRQ));
 	local_irq_enable();
+	p->serving = false;
 	kbp_net_tx_action();
+	p->serving = serving;
 }
 
 static void kbp_bh_enable(struct kbp_poller *p)
 {
-	kbp_serve_net_tx();
+	kbp_serve_net_tx(p);
 	WRITE_ONCE(p->bh_off, false);
 	local_bh_enable();
 }
@@ -406,8 +412,9 @@ static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
  */
 static int kbp_poll_attached(struct kbp_poller *p)
 {
-	/* Who rests looks at the clock after each. */
+	/* Who rests looks at the clock after each, and has small ones. */
 	int polls, polls_max = p->resting ? 1 : KBP_BATCH_POLLS;
+	int budget = p->resting ? p->config.budget : NAPI_POLL_WEIGHT;
 	int work = 0, found, busy_polls = 0;
 	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
 	struct kbp_napi *a;
@@ -433,8 +440,7 @@ static int kbp_poll_attached(struct kbp_poller *p)
 	 * port and tunnel on its way: all of that before what is merely owned.
 	 */
 	for (polls = 0; polls < polls_max; polls++) {
-		found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED,
-					 NAPI_POLL_WEIGHT);
+		found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, budget);
 		work += found;
 		if (!kbp_step_todo(p, KBP_LIST_ATTACHED, &work) && !found)
 			break;
@@ -488,10 +494,13 @@ bool kbp_round_attached(struct kbp_poller *p)
 /**
  * kbp_release_all() - arm the interrupts of all held devices
  * @p: the poller; p->resting is set, so nothing is held again
+ *
+ * Return: whether all are armed; those with too many packets have to be polled
+ * again first.
  */
-void kbp_release_all(struct kbp_poller *p)
+bool kbp_release_all(struct kbp_poller *p)
 {
-	kbp_round_attached(p);
+	return !kbp_round_attached(p);
 }
 
 /**

@@ -114,10 +114,10 @@ static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 	return slept;
 }
 
-/* Serve what woke it, for KBP_REST_SERVE_NS at most; returns whether it's done. */
+/* Serve what woke it, for KBP_REST_SERVE_NS_MAX and one more round; is it done? */
 static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
 {
-	u64 end_ns = ktime_get_ns() + KBP_REST_SERVE_NS;
+	u64 end_ns = ktime_get_ns() + KBP_REST_SERVE_NS_MAX;
 	bool left;
 
 	do {
@@ -139,9 +139,9 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
  */
 static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 {
-	enum kbp_waker by = rest_ns > KBP_YIELD_NS ? KBP_WAKE_ANY :
+	enum kbp_waker by = rest_ns > KBP_YIELD_NS_MAX ? KBP_WAKE_ANY :
 						    KBP_WAKE_ATTACHED;
-	struct kbp_rest rest = { .rest_ns = rest_ns, .done = true };
+	struct kbp_rest rest = { .rest_ns = rest_ns };
 	u64 begin_ns, woken_ns, sleep_ns;
 	bool disturbed;
 
@@ -149,7 +149,9 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	kbp_set_state(p, KBP_STATE_YIELDING);
 	kbp_count(&p->stats, yields, 1);
 	kbp_cstate_rest(p);
-	kbp_release_all(p);
+	begin_ns = ktime_get_ns();
+	rest.done = kbp_release_all(p);
+	rest.served_ns = ktime_get_ns() - begin_ns;
 
 	while (!kthread_should_stop()) {
 		sleep_ns = kbp_rest_sleep_ns(&rest, &disturbed);
@@ -162,9 +164,10 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 		rest.slept_ns += woken_ns - begin_ns;
 		rest.done = kbp_rest_serve(p, by);
 		rest.served_ns += ktime_get_ns() - woken_ns;
-		rest.wakes++;
+		rest.wakes += disturbed;
 	}
 
+	kbp_count(&p->stats, busy_ns, rest.served_ns);
 	p->resting = false;
 	kbp_set_state(p, KBP_STATE_POLLING);
 	kbp_claim_all(p);

@@ -65,12 +65,45 @@ static void check_step(const struct kbp_view *view, const struct kbp_next *next)
 		fail("others compete and the poller is not FIFO", now_ns);
 }
 
-/* One decision, and what it does to time. */
-static void live_round(struct kbp_duty *duty, struct kbp_view *view,
-		       struct ledger *l, u64 poll_ns_max)
+/*
+ * A rest in a flood: whatever it looks at has packets already, or soon, and to serve
+ * them takes up to @serve_ns. The others get their rest all the same, and packets
+ * wait for no more than a part of it.
+ */
+static struct kbp_rest flood_rest(u64 rest_ns, u64 serve_ns)
 {
-	u64 poll_ns = 100 + rnd() % poll_ns_max;
+	struct kbp_rest rest = { .rest_ns = rest_ns };
+	bool disturbed;
+	u64 ns;
+
+	while ((ns = kbp_rest_sleep_ns(&rest, &disturbed))) {
+		if (!disturbed && ns > KBP_REST_SLEEP_NS)
+			fail("packets wait for the whole rest", rest.slept_ns);
+		if (disturbed && rest.wakes == KBP_REST_WAKES_MAX)
+			fail("disturbed too often", rest.slept_ns);
+		rest.slept_ns += disturbed ? 1 + rnd() % 2000 : ns;
+		rest.served_ns += 1 + rnd() % serve_ns;
+		rest.done = rnd() & 1;
+		rest.wakes += disturbed;
+	}
+	if (rest.slept_ns < rest_ns)
+		fail("a rest that was none", rest.slept_ns);
+	if (rest.served_ns > KBP_REST_SERVED_NS_MAX + rest_ns +
+			     (rest_ns / KBP_REST_SLEEP_NS + 2) * serve_ns)
+		fail("packets kept the rest from going on", rest.served_ns);
+	return rest;
+}
+
+/*
+ * One decision, and what it does to time; packets come in its rests, and take up to
+ * @serve_ns, if that isn't 0.
+ */
+static void live_round(struct kbp_duty *duty, struct kbp_view *view,
+		       struct ledger *l, u64 poll_ns_max, u64 serve_ns)
+{
+	u64 poll_ns = 100 + rnd() % poll_ns_max, slept_ns;
 	struct kbp_next next;
+	struct kbp_rest rest;
 
 	view->now_ns += poll_ns;
 	check_throttle(l, view->now_ns, poll_ns);
@@ -80,24 +113,33 @@ static void live_round(struct kbp_duty *duty, struct kbp_view *view,
 
 	next = kbp_duty_next(duty, view);
 	check_step(view, &next);
-	if (next.step == KBP_STEP_POLL && l->stretch_ns > KBP_RUN_NS + 200000)
+	if (next.step == KBP_STEP_POLL &&
+	    l->stretch_ns > KBP_RUN_NS + 100000 + poll_ns_max)
 		fail("the poller ran on while others waited", view->now_ns);
 	l->fifo = next.fifo;
 	if (next.step == KBP_STEP_POLL)
 		return;
 	if (next.step != KBP_STEP_SLEEP && !next.rest_ns)
 		fail("a rest of no length", view->now_ns);
-	if (!view->alone) {
-		l->contended_ns += next.rest_ns;
-		l->rested_ns += next.rest_ns;
+	slept_ns = next.rest_ns;
+	if (next.step == KBP_STEP_YIELD && serve_ns) {
+		rest = flood_rest(next.rest_ns, serve_ns);
+		slept_ns = rest.slept_ns;
+		view->now_ns += rest.served_ns;
+		check_throttle(l, view->now_ns, rest.served_ns);
+		l->contended_ns += view->alone ? 0 : rest.served_ns;
 	}
-	view->now_ns += next.rest_ns;
-	kbp_duty_rested(duty, view->now_ns, next.rest_ns);
+	if (!view->alone) {
+		l->contended_ns += slept_ns;
+		l->rested_ns += slept_ns;
+	}
+	view->now_ns += slept_ns;
+	kbp_duty_rested(duty, view->now_ns, slept_ns);
 	l->stretch_ns = 0;
 }
 
 /* Others wait all the time: they get a tenth of it, and nobody is forced. */
-static void test_share(bool fifo)
+static void test_share(bool fifo, u64 poll_ns_max, u64 serve_ns)
 {
 	struct kbp_view view = { .now_ns = rnd() % NSEC_PER_SEC, .work = true,
 				 .holds = true, .fifo = fifo };
@@ -106,7 +148,7 @@ static void test_share(bool fifo)
 	int i;
 
 	for (i = 0; i < ROUNDS; i++)
-		live_round(&duty, &view, &l, 100000);
+		live_round(&duty, &view, &l, poll_ns_max, serve_ns);
 	if (l.rested_ns * 100 < l.contended_ns * 8)
 		fail("others got less than 8 %", view.now_ns);
 	if (l.rested_ns * 100 > l.contended_ns * 15)
@@ -128,7 +170,7 @@ static void test_short_tasks(void)
 	while (view.now_ns < until_ns) {
 		view.alone = rested;
 		rested = false;
-		live_round(&duty, &view, &l, 2000);
+		live_round(&duty, &view, &l, 2000, 0);
 		rested = l.stretch_ns == 0 && !view.alone;
 	}
 }
@@ -149,7 +191,7 @@ static void test_wakes(u64 poll_ns_max, u64 sleep_ns, bool may_change)
 	for (i = 0; i < ROUNDS; i++) {
 		view.work = rnd() % 4 != 0;
 		view.due_ns = view.now_ns + sleep_ns;
-		live_round(&duty, &view, &l, poll_ns_max);
+		live_round(&duty, &view, &l, poll_ns_max, 0);
 		if (view.due_ns > view.now_ns && !view.work) {
 			view.now_ns = view.due_ns;
 			kbp_duty_rested(&duty, view.now_ns, sleep_ns);
@@ -177,7 +219,7 @@ static void test_life(void)
 			view.alone = rnd() & 1;
 		if (rnd() % 256 == 0)
 			view.patching = rnd() % 8 == 0;
-		live_round(&duty, &view, &l, 100000);
+		live_round(&duty, &view, &l, 100000, 20000);
 	}
 }
 
@@ -203,34 +245,6 @@ static void test_letting_go(void)
 	}
 }
 
-/*
- * A flood: whatever it looks at has packets already, or has them soon, and to serve
- * them takes up to @serve_ns. The others get their rest all the same, and not much
- * later; and packets wait for no more than a part of it.
- */
-static void test_rest(u64 rest_ns, u64 serve_ns)
-{
-	u64 sleeps = rest_ns / KBP_REST_SERVE_NS + 1, ns;
-	struct kbp_rest rest = { .rest_ns = rest_ns, .done = true };
-	u64 late_ns = KBP_REST_SERVED_NS + rest_ns + (sleeps + 1) * serve_ns;
-	bool disturbed;
-
-	while ((ns = kbp_rest_sleep_ns(&rest, &disturbed))) {
-		if (!disturbed && ns > KBP_REST_SERVE_NS)
-			fail("packets wait for the whole rest", rest.slept_ns);
-		if (rest.wakes > 1000)
-			fail("a rest without an end", rest.slept_ns);
-		rest.slept_ns += disturbed ? rnd() % 2000 : ns;
-		rest.served_ns += 1 + rnd() % serve_ns;
-		rest.done = rnd() & 1;
-		rest.wakes++;
-	}
-	if (rest.slept_ns < rest_ns)
-		fail("a rest that was none", rest.slept_ns);
-	if (rest.served_ns > late_ns)
-		fail("packets kept the rest from going on", rest.served_ns);
-}
-
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -239,17 +253,17 @@ int main(void)
 
 	printf("policy: seed %llu\n", (unsigned long long)seed);
 	rnd_state = seed;
-	test_share(true);
-	test_share(false);
+	test_share(true, 100000, 0);
+	test_share(false, 100000, 0);
+	/* A flood: a round of eight polls, and small ones in rests. */
+	test_share(true, 1000000, 20000);
+	test_share(true, 2000000, 130000);
 	test_short_tasks();
 	test_wakes(20000, 20000, false);
 	test_wakes(200000, 100, true);
 	test_letting_go();
-	for (life = 0; life < LIVES; life++) {
-		test_rest(KBP_YIELD_NS, 1000000);
-		test_rest(KBP_YIELD_NS, 1000);
-		test_rest(KBP_PATCH_NS, 200000);
-	}
+	for (life = 0; life < LIVES; life++)
+		flood_rest(KBP_PATCH_NS, 130000);
 	for (life = 0; life < LIVES; life++)
 		test_life();
 	printf("policy: ok\n");
