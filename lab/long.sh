@@ -13,9 +13,9 @@
 # polling.
 #
 # The bound: inside a window a packet waits for nothing. Outside of it, and in mode sleep, it waits for an interrupt and
-# a wake-up, which are microseconds, and if others want the CPU for a rest of KBP_YIELD_NS at most. Softirq shows in the
-# same machine, at the same times, what the tester and the virtual CPUs add. For how long the sender was late is in each
-# round trip, and is nobody's fault here.
+# a wake-up, which are microseconds, and if others want the CPU for a part of a rest that packets do not end. Softirq
+# shows in the same machine, at the same times, what the tester and the virtual CPUs add. For how long the sender was
+# late is in each round trip, and is nobody's fault here.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -27,7 +27,7 @@ if [ $# -gt 2 ]; then
 	shift 2
 	MODES=$*
 fi
-# KBP_YIELD_NS in kmod/kbp/policy.h.
+# Two of these parts, KBP_REST_SLEEP_NS in kmod/kbp/policy.h.
 BOUND_NS=100000
 # Of a minute, in one of how many minutes softirq is measured, too.
 SOFTIRQ_EVERY=5

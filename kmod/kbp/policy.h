@@ -17,7 +17,8 @@ typedef uint64_t u64;
 
 /*
  * While other threads wait for its CPU, a FIFO poller runs at most
- * KBP_RUN_NS at a stretch and then sleeps for KBP_YIELD_NS. The share of the
+ * KBP_RUN_NS at a stretch, and to the end of its round, and then sleeps for
+ * KBP_YIELD_NS, or longer for what it owes beyond that. The share of the
  * others, 10 %, is twice what the scheduler would take by force: 5 % by RT
  * throttling, the same by the fair server that followed it. Both take their
  * share in one piece of 50 ms, which is the tail that we are here to avoid.

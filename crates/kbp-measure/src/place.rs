@@ -23,7 +23,7 @@ pub struct Place {
 }
 
 /// What the kernel calls "the calling thread".
-const SELF: u32 = 0;
+pub(crate) const SELF: u32 = 0;
 
 impl Place {
     /// Moves the calling thread here: namespace first, policy last.

@@ -9,12 +9,11 @@ use kbp_core::sched::{scheduling, set_scheduling, Scheduling};
 
 use super::run::Pause;
 use crate::error::{Error, Result};
+use crate::place::SELF;
 
 /// Times of one turn, nanoseconds.
 const FIFO_NS: u64 = 400_000_000;
 const OTHER_NS: u64 = 100_000_000;
-/// What the kernel calls "the calling thread".
-const SELF: u32 = 0;
 
 /// When a thread is which.
 #[derive(Debug, Default)]
