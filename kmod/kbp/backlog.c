@@ -294,6 +294,21 @@ int kbp_backlog_poll(struct kbp_poller *p, enum kbp_backlog wanted, int budget)
 }
 
 /**
+ * kbp_backlog_is_open() - may a poll of the backlog find packets?
+ * @p: the poller
+ * @wanted: as what it has it
+ *
+ * Context: the thread.
+ * Return: true also while it has to be taken first.
+ */
+bool kbp_backlog_is_open(const struct kbp_poller *p, enum kbp_backlog wanted)
+{
+	return kbp_backlog_wanted(p) == wanted &&
+	       (READ_ONCE(p->backlog.hold) != KBP_BACKLOG_HELD ||
+		kbp_backlog_queued(p));
+}
+
+/**
  * kbp_backlog_has_packets() - do packets wait that the poller is to take?
  * @p: the poller
  *

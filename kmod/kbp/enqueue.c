@@ -6,39 +6,103 @@
  * CPUs, from the poller itself. The way back is in handback.c. Context:
  * interrupts off. Lock: kbp_poller.lock.
  */
+#include <linux/hash.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 
 #include "kbp.h"
 #include "trace.h"
 
+/* One of class normal that waits for longer is counted. */
+#define KBP_OVERDUE_NS	(10 * NSEC_PER_MSEC)
+
 DEFINE_PER_CPU(bool, kbp_engaged);
 DEFINE_PER_CPU(struct kbp_poller __rcu *, kbp_poller);
 
 static bool kbp_should_wake(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return p->wake == KBP_WAKE_ANY || (p->wake == KBP_WAKE_ATTACHED && a);
+	return p->wake == KBP_WAKE_ANY ||
+	       (p->wake == KBP_WAKE_RT && a && a->class == KBP_POLL_CLASS_RT);
 }
 
 /*
- * Has the thread scheduled it, while it polls what is attached? Then it is the
- * next step of those packets (a tunnel's gro_cells) and does not wait behind
- * what is merely owned.
+ * Has the thread scheduled it, while it polls what is of class rt? Then it is the
+ * next step of those packets (a tunnel's gro_cells) and does not wait behind what is
+ * of class normal.
  */
 static bool kbp_goes_on(const struct kbp_poller *p)
 {
 	return p->serving && current == p->task && in_task();
 }
 
-/* Put @n, whose SCHED bit the caller owns, on @p's list. Under p->lock. */
+/* What is merely owned is of class normal. */
+static enum kbp_poll_class kbp_class_of(const struct kbp_poller *p,
+					const struct kbp_napi *a)
+{
+	if (a)
+		return a->class;
+	return kbp_goes_on(p) ? KBP_POLL_CLASS_RT : KBP_POLL_CLASS_NORMAL;
+}
+
+/*
+ * When was it listed? An instance that nobody attached has no place of its own for
+ * that; two with the same hash are one wait not counted.
+ */
+static void kbp_wait_begin(struct kbp_poller *p, const struct napi_struct *n)
+{
+	unsigned int slot = hash_ptr(n, KBP_WAITING_BITS);
+
+	p->waiting[slot].napi = n;
+	p->waiting[slot].since_ns = ktime_get_ns();
+}
+
+static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
+			 enum kbp_poll_class class)
+{
+	unsigned int slot = hash_ptr(n, KBP_WAITING_BITS);
+	u64 wait_ns;
+
+	if (p->waiting[slot].napi != n)
+		return;
+	wait_ns = ktime_get_ns() - p->waiting[slot].since_ns;
+	p->waits[class][min(fls64(wait_ns), KBP_WAITS - 1)]++;
+	if (class == KBP_POLL_CLASS_NORMAL && wait_ns > KBP_OVERDUE_NS)
+		kbp_count(&p->stats, normal_overdue, 1);
+}
+
+/**
+ * kbp_put() - put an instance on a poller's list
+ * @p: the poller
+ * @n: the instance; the caller owns its SCHED bit
+ * @a: its attachment to this poller, or NULL
+ *
+ * Context: p->lock held, interrupts off.
+ */
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a)
 {
-	enum kbp_list list = a || kbp_goes_on(p) ? KBP_LIST_ATTACHED :
-						   KBP_LIST_OWNED;
+	enum kbp_poll_class class = kbp_class_of(p, a);
 
-	list_add_tail(&n->poll_list, &p->todo[list]);
+	list_add_tail(&n->poll_list, &p->todo[class]);
+	WRITE_ONCE(p->listed[class], p->listed[class] + 1);
+	kbp_wait_begin(p, n);
 	kbp_list_owner_set(n, p->config.cpu);
 	kbp_watchdog_start(p);
+}
+
+/**
+ * kbp_take() - take an instance off the list, to poll it
+ * @p: the poller
+ * @n: the instance
+ * @class: whose list it is on
+ *
+ * Context: p->lock held, interrupts off.
+ */
+void kbp_take(struct kbp_poller *p, struct napi_struct *n,
+	      enum kbp_poll_class class)
+{
+	list_del_init(&n->poll_list);
+	WRITE_ONCE(p->listed[class], p->listed[class] - 1);
+	kbp_wait_end(p, n, class);
 }
 
 static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,

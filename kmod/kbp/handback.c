@@ -43,8 +43,8 @@ bool kbp_holds(const struct kbp_poller *p)
 static bool kbp_has_work(const struct kbp_poller *p)
 {
 	return kbp_holds(p) || kbp_backlog_is_waiting(p) ||
-	       !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
-	       !list_empty(&p->todo[KBP_LIST_OWNED]);
+	       !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
+	       !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
 }
 
 /**
@@ -56,7 +56,7 @@ static bool kbp_has_work(const struct kbp_poller *p)
  */
 bool kbp_unhold(struct kbp_napi *a)
 {
-	/* Pairs with the cmpxchg() in kbp_poll_attached(). */
+	/* Pairs with the cmpxchg() in kbp_turn_held(). */
 	if (cmpxchg(&a->hold, KBP_HOLD_HELD, KBP_HOLD_FREE) != KBP_HOLD_HELD)
 		return false;
 	WRITE_ONCE(a->served, false);
@@ -188,7 +188,7 @@ static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 {
 	struct napi_struct *n, *next;
 	unsigned int count = 0;
-	enum kbp_list list;
+	enum kbp_poll_class class;
 	struct kbp_napi *a;
 
 	rcu_read_lock();
@@ -199,12 +199,13 @@ static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 		count++;
 	}
 	rcu_read_unlock();
-	for (list = 0; list < KBP_LISTS; list++) {
-		list_for_each_entry_safe(n, next, &p->todo[list], poll_list) {
+	for (class = 0; class < KBP_POLL_CLASSES; class++) {
+		list_for_each_entry_safe(n, next, &p->todo[class], poll_list) {
 			list_move_tail(&n->poll_list,
 				       kbp_is_bound(n) ? &p->home : to);
 			count++;
 		}
+		WRITE_ONCE(p->listed[class], 0);
 	}
 	kbp_count(&p->stats, handed_napis, count);
 	if (count)

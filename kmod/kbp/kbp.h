@@ -24,6 +24,7 @@
 #include "../uapi/kbp.h"
 #include "pace.h"
 #include "policy.h"
+#include "turn.h"
 #include "window.h"
 
 #define KBP_NAPIS_MAX		64	/* attachments of one poller */
@@ -54,17 +55,17 @@ struct kbp_napi_stats {
 		u64_stats_update_end(&(stats)->syncp);		\
 	} while (0)
 
-/* The two poll lists of a poller. */
-enum kbp_list {
-	KBP_LIST_ATTACHED,
-	KBP_LIST_OWNED,
-	KBP_LISTS,
-};
+#define KBP_POLL_CLASSES	(KBP_POLL_CLASS_MAX + 1)
+
+/* Counters of waits: one a power of two nanoseconds, the last for 1 s and more. */
+#define KBP_WAITS		32
+/* Instances whose waits are known at a time, if their addresses fall apart. */
+#define KBP_WAITING_BITS	6
 
 /* What may wake the poller thread; kbp_poller.lock. */
 enum kbp_waker {
 	KBP_WAKE_NONE,		/* it runs, or rests without being disturbed */
-	KBP_WAKE_ATTACHED,	/* it rests: an attached NAPI wakes it */
+	KBP_WAKE_RT,		/* it rests: a NAPI of class rt wakes it */
 	KBP_WAKE_ANY,		/* it has nothing to do */
 };
 
@@ -102,6 +103,8 @@ struct kbp_napi {
 	u32 index;			/* place among the device's NAPIs */
 	u32 napi_id;
 	enum kbp_mode mode;
+	enum kbp_poll_class class;
+	u32 lap;			/* the last one that polled it; the thread's */
 	enum kbp_hold hold;		/* by cmpxchg */
 	bool leaving;			/* must not be held again */
 	bool armed;			/* its interrupt may wake the poller, if that sleeps */
@@ -157,7 +160,13 @@ struct kbp_cstate {
 struct kbp_poller {
 	raw_spinlock_t lock;
 	/* Below: protected by lock. */
-	struct list_head todo[KBP_LISTS]; /* napi_struct, by poll_list */
+	struct list_head todo[KBP_POLL_CLASSES]; /* napi_struct, by poll_list */
+	u32 listed[KBP_POLL_CLASSES];	/* how many these are */
+	struct {
+		const struct napi_struct *napi;
+		u64 since_ns;
+	} waiting[1 << KBP_WAITING_BITS];
+	u64 waits[KBP_POLL_CLASSES][KBP_WAITS];
 	struct napi_struct *cur;	/* taken from a list, being polled */
 	enum kbp_waker wake;
 	u64 woken_ns;			/* when it was woken; 0: by nobody */
@@ -179,7 +188,8 @@ struct kbp_poller {
 	unsigned int spins;		/* empty rounds */
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
-	bool serving;			/* polls what is attached */
+	bool serving;			/* polls what is of class rt */
+	struct kbp_lap lap;		/* of class normal */
 	u32 wakeful;			/* what keeps it awake: devices, backlog, a lacking one */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
@@ -236,6 +246,8 @@ void kbp_close(void);
 /* enqueue.c: from a schedule request to a poller's list */
 bool kbp_enqueue(struct napi_struct *n);
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a);
+void kbp_take(struct kbp_poller *p, struct napi_struct *n,
+	      enum kbp_poll_class class);
 
 /* handback.c: from a poller back to softirq */
 bool kbp_holds(const struct kbp_poller *p);
@@ -257,6 +269,7 @@ void kbp_backlog_give_back(struct kbp_poller *p);
 void kbp_backlog_leave(struct kbp_poller *p);
 bool kbp_backlog_arm(struct kbp_poller *p);
 int kbp_backlog_poll(struct kbp_poller *p, enum kbp_backlog wanted, int budget);
+bool kbp_backlog_is_open(const struct kbp_poller *p, enum kbp_backlog wanted);
 bool kbp_backlog_has_packets(const struct kbp_poller *p);
 bool kbp_backlog_is_waiting(const struct kbp_poller *p);
 enum kbp_backlog kbp_backlog_active(const struct kbp_poller *p);
@@ -271,6 +284,12 @@ static inline enum kbp_backlog kbp_backlog_wanted(const struct kbp_poller *p)
 static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
 {
 	return kbp_backlog_wanted(p) == KBP_BACKLOG_ATTACHED;
+}
+
+static inline enum kbp_poll_class kbp_backlog_class(enum kbp_backlog wanted)
+{
+	return wanted == KBP_BACKLOG_ATTACHED ? KBP_POLL_CLASS_RT :
+						KBP_POLL_CLASS_NORMAL;
 }
 
 /*
@@ -312,9 +331,15 @@ static inline bool kbp_is_relieved(const struct kbp_poller *p)
 	return state == KBP_STATE_HANDED_BACK || state == KBP_STATE_DEAD;
 }
 
-/* poll.c: from a poller's list through the driver into the stack */
+/* poll.c: one poll, from a poller's list through the driver into the stack */
+void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
+		    enum kbp_poll_class class, int work);
+int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a);
+bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class, int *work);
+
+/* round.c: who is polled, in which order */
 bool kbp_round(struct kbp_poller *p);
-bool kbp_round_attached(struct kbp_poller *p);
+bool kbp_round_rt(struct kbp_poller *p);
 bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 bool kbp_release_all(struct kbp_poller *p);
@@ -411,6 +436,7 @@ struct kbp_napi_key {
 /* How it is to be served. */
 struct kbp_napi_config {
 	enum kbp_mode mode;
+	enum kbp_poll_class class;
 	struct kbp_window_knobs knobs;	/* mode adaptive */
 };
 
@@ -438,6 +464,7 @@ void kbp_netlink_exit(void);
 void kbp_notify_poller(struct kbp_poller *p, enum kbp_event event);
 void kbp_notify_napi(struct kbp_napi *a, enum kbp_event event);
 int kbp_poller_stats_put(struct sk_buff *skb, const struct kbp_poller *p);
+int kbp_poller_waits_put(struct sk_buff *skb, struct kbp_poller *p);
 int kbp_napi_stats_put(struct sk_buff *skb, const struct kbp_napi *a);
 
 #endif /* KBP_H */

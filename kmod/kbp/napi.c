@@ -308,17 +308,27 @@ struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key)
 	return NULL;
 }
 
-/* Is there an attachment of that instance, though it is not served now? */
-static bool kbp_napi_is_named(const struct net_device *dev, u32 napi_id)
+/* The attachment of an instance, which may not be served now. kbp_mutex. */
+static struct kbp_napi *kbp_napi_named(const struct net_device *dev,
+				       const struct napi_struct *n)
 {
 	struct kbp_poller *p;
 	struct kbp_napi *a;
 
 	list_for_each_entry(p, &kbp_pollers, link)
 		list_for_each_entry(a, &p->napis, link)
-			if (napi_id && a->dev == dev && a->napi_id == napi_id)
-				return true;
-	return false;
+			if (n->napi_id && a->dev == dev &&
+			    a->napi_id == n->napi_id)
+				return a;
+	return kbp_napi_lookup(n);
+}
+
+/* It has one attachment, and with that one class. */
+static const char *kbp_why_attached(const struct kbp_napi *a)
+{
+	return a->class == KBP_POLL_CLASS_RT ?
+	       "this NAPI instance is attached already, in class rt; detach it first" :
+	       "this NAPI instance is attached already, in class normal; detach it first";
 }
 
 /* The instance a key names, or an error with the sentence for the user. */
@@ -326,6 +336,7 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 					    const char **why)
 {
 	struct napi_struct *n;
+	struct kbp_napi *a;
 
 	if (key->queue != KBP_NO_QUEUE &&
 	    key->queue >= key->dev->real_num_rx_queues) {
@@ -342,8 +353,9 @@ static struct napi_struct *kbp_napi_resolve(const struct kbp_napi_key *key,
 		*why = "this NAPI instance belongs to one CPU (a tunnel's) or only sends; a poller that owns all serves it on its CPU";
 		return ERR_PTR(-EOPNOTSUPP);
 	}
-	if (kbp_napi_lookup(n) || kbp_napi_is_named(key->dev, n->napi_id)) {
-		*why = "this NAPI instance is attached already; detach it first";
+	a = kbp_napi_named(key->dev, n);
+	if (a) {
+		*why = kbp_why_attached(a);
 		return ERR_PTR(-EEXIST);
 	}
 	if (kbp_has_thread(n)) {
@@ -371,6 +383,7 @@ static struct kbp_napi *kbp_napi_new(const struct kbp_napi_key *key,
 	a->queue = key->queue;
 	a->poller = p;
 	a->mode = config->mode;
+	a->class = config->class;
 	/* In the other modes the poller holds it as soon as it can. */
 	a->armed = a->mode == KBP_MODE_SLEEP;
 	u64_stats_init(&a->stats.syncp);
@@ -401,8 +414,9 @@ int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,
 	struct napi_struct *n;
 	struct kbp_napi *a;
 
-	if (kbp_napi_find(key)) {
-		*why = "this NAPI instance is attached already; detach it first";
+	a = kbp_napi_find(key);
+	if (a) {
+		*why = kbp_why_attached(a);
 		return -EEXIST;
 	}
 	if (p->napis_count >= KBP_NAPIS_MAX) {

@@ -17,7 +17,11 @@
 #define KBP_WATCHDOG_MS_MAX	10000
 #define KBP_BUDGET_DEFAULT	8
 #define KBP_BUDGET_MAX		64
-#define KBP_PRIORITY_DEFAULT	50
+/*
+ * On PREEMPT_RT interrupt threads are FIFO 50, and one of equal priority waits for a
+ * poller that polls (docs/decisions/017).
+ */
+#define KBP_PRIORITY_DEFAULT	(IS_ENABLED(CONFIG_PREEMPT_RT) ? 49 : 50)
 #define KBP_PRIORITY_MAX	98
 #define KBP_WAKE_LATENCY_US_MAX	10000
 #define KBP_CSTATE_LATENCY_US_MAX	30000
@@ -53,7 +57,7 @@ static const struct nla_policy kbp_poller_key_policy[KBP_A_POLLER_CPU + 1] = {
 	[KBP_A_POLLER_CPU] = { .type = NLA_U32 },
 };
 
-static const struct nla_policy kbp_napi_attach_policy[KBP_A_NAPI_MAX_WAKE_LATENCY_US + 1] = {
+static const struct nla_policy kbp_napi_attach_policy[KBP_A_NAPI_CLASS + 1] = {
 	[KBP_A_NAPI_IFINDEX] = NLA_POLICY_MIN(NLA_U32, 1),
 	[KBP_A_NAPI_IFNAME] = { .type = NLA_NUL_STRING, .len = IFNAMSIZ - 1 },
 	[KBP_A_NAPI_QUEUE] = { .type = NLA_U32 },
@@ -64,6 +68,7 @@ static const struct nla_policy kbp_napi_attach_policy[KBP_A_NAPI_MAX_WAKE_LATENC
 	[KBP_A_NAPI_CPU_BUDGET] = NLA_POLICY_RANGE(NLA_U32, 1, 1000),
 	[KBP_A_NAPI_MAX_WAKE_LATENCY_US] =
 		NLA_POLICY_RANGE(NLA_U32, 1, KBP_WAKE_LATENCY_US_MAX),
+	[KBP_A_NAPI_CLASS] = NLA_POLICY_MAX(NLA_U32, KBP_POLL_CLASS_MAX),
 };
 
 static const struct nla_policy kbp_napi_key_policy[KBP_A_NAPI_NAPI_ID + 1] = {
@@ -121,7 +126,7 @@ static int kbp_poller_put(struct sk_buff *skb, struct kbp_poller *p)
 	     nla_put_u32(skb, KBP_A_POLLER_CSTATES_LIMITED,
 			 kbp_cstate_is_limited(p))))
 		return -EMSGSIZE;
-	return kbp_poller_stats_put(skb, p);
+	return kbp_poller_stats_put(skb, p) ?: kbp_poller_waits_put(skb, p);
 }
 
 /* What serves the instance at this moment, not what was asked for. */
@@ -153,7 +158,8 @@ static int kbp_napi_put(struct sk_buff *skb, struct kbp_napi *a)
 	    nla_put_u32(skb, KBP_A_NAPI_NAPI_ID, a->napi_id) ||
 	    nla_put_u32(skb, KBP_A_NAPI_CPU, a->poller->config.cpu) ||
 	    nla_put_u32(skb, KBP_A_NAPI_MODE_REQUESTED, a->mode) ||
-	    nla_put_u32(skb, KBP_A_NAPI_MODE_ACTIVE, kbp_napi_mode_active(a)))
+	    nla_put_u32(skb, KBP_A_NAPI_MODE_ACTIVE, kbp_napi_mode_active(a)) ||
+	    nla_put_u32(skb, KBP_A_NAPI_CLASS, a->class))
 		return -EMSGSIZE;
 	if (a->queue != KBP_NO_QUEUE &&
 	    nla_put_u32(skb, KBP_A_NAPI_QUEUE, a->queue))
@@ -469,6 +475,7 @@ static int kbp_napi_config_read(struct genl_info *info,
 		return -EINVAL;
 	*config = (struct kbp_napi_config) {
 		.mode = nla_get_u32(info->attrs[KBP_A_NAPI_MODE_REQUESTED]),
+		.class = kbp_attr_u32(info, KBP_A_NAPI_CLASS, KBP_POLL_CLASS_RT),
 	};
 	if ((budget || wake) && config->mode != KBP_MODE_ADAPTIVE)
 		return kbp_refuse(info, -EINVAL,

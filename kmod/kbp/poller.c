@@ -5,7 +5,7 @@
  *
  * Owns struct kbp_poller and the list of all pollers (kbp_mutex). The thread
  * is bound to its CPU; what it does next is decided in policy.c, how it polls
- * is in poll.c.
+ * is in round.c.
  */
 #include <linux/kthread.h>
 #include <linux/livepatch.h>
@@ -34,7 +34,7 @@ static void kbp_set_state(struct kbp_poller *p, enum kbp_state state)
 static bool kbp_may_rest(struct kbp_poller *p, enum kbp_waker wake)
 {
 	if (wake == KBP_WAKE_NONE ||
-	    (wake == KBP_WAKE_ATTACHED &&
+	    (wake == KBP_WAKE_RT &&
 	     !kbp_backlog_is_attached(p)))
 		return true;
 	return kbp_backlog_arm(p);
@@ -75,9 +75,9 @@ static bool kbp_sleep(struct kbp_poller *p, enum kbp_waker wake, u64 until_ns)
 	raw_spin_lock_irq(&p->lock);
 	pending = pending ||
 		  (wake != KBP_WAKE_NONE &&
-		   !list_empty(&p->todo[KBP_LIST_ATTACHED])) ||
+		   !list_empty(&p->todo[KBP_POLL_CLASS_RT])) ||
 		  (wake == KBP_WAKE_ANY &&
-		   !list_empty(&p->todo[KBP_LIST_OWNED])) ||
+		   !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL])) ||
 		  (idle && kbp_is_relieved(p));
 	if (!pending) {
 		p->wake = wake;
@@ -122,7 +122,7 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
 
 	do {
 		left = wake == KBP_WAKE_ANY ? kbp_round(p) :
-					      kbp_round_attached(p);
+					      kbp_round_rt(p);
 		WRITE_ONCE(p->beat, p->beat + 1);
 	} while (left && ktime_get_ns() < end_ns);
 	return !left;
@@ -130,8 +130,8 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
 
 /*
  * Let others run for @rest_ns in all. Interrupts are armed, so that a packet
- * wakes the poller at once; it serves it and rests on. In a short rest only
- * attached NAPIs wake it, what is merely owned waits for the end. A flood of
+ * wakes the poller at once; it serves it and rests on. In a short rest only class
+ * rt wakes it, class normal waits for the end. A flood of
  * packets can't keep it from resting: how long it serves and how often it
  * wakes are bounded, after that it sleeps undisturbed (kbp_rest_sleep_ns()).
  *
@@ -140,7 +140,7 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
 static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 {
 	enum kbp_waker by = rest_ns > KBP_YIELD_NS_MAX ? KBP_WAKE_ANY :
-						    KBP_WAKE_ATTACHED;
+						    KBP_WAKE_RT;
 	struct kbp_rest rest = { .rest_ns = rest_ns };
 	u64 begin_ns, woken_ns, sleep_ns;
 	bool disturbed;
@@ -150,7 +150,8 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	kbp_count(&p->stats, yields, 1);
 	kbp_cstate_rest(p);
 	begin_ns = ktime_get_ns();
-	rest.done = kbp_release_all(p);
+	/* What comes while the interrupts are armed would end the first sleep at once. */
+	rest.done = kbp_release_all(p) || kbp_rest_serve(p, by);
 	rest.served_ns = ktime_get_ns() - begin_ns;
 
 	while (!kthread_should_stop()) {
@@ -342,8 +343,8 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p) || p->lacking;
 	/* Who waits for interrupts has to look again only at what they have added. */
 	view->work = (work && view->holds) || kbp_backlog_has_packets(p) ||
-		     !list_empty(&p->todo[KBP_LIST_ATTACHED]) ||
-		     !list_empty(&p->todo[KBP_LIST_OWNED]);
+		     !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
+		     !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->patching = klp_patch_pending(current);
@@ -474,13 +475,13 @@ struct kbp_poller *kbp_poller_find(u32 cpu)
 static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *config)
 {
 	struct kbp_poller *p = kzalloc(sizeof(*p), GFP_KERNEL);
-	enum kbp_list list;
+	enum kbp_poll_class class;
 
 	if (!p)
 		return NULL;
 	raw_spin_lock_init(&p->lock);
-	for (list = 0; list < KBP_LISTS; list++)
-		INIT_LIST_HEAD(&p->todo[list]);
+	for (class = 0; class < KBP_POLL_CLASSES; class++)
+		INIT_LIST_HEAD(&p->todo[class]);
 	INIT_LIST_HEAD(&p->napis);
 	u64_stats_init(&p->stats.syncp);
 	INIT_WORK(&p->event_work, kbp_event_work);

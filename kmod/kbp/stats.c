@@ -4,7 +4,7 @@
  * uapi/kbp.yaml; KBP_POLLER_COUNTERS and KBP_NAPI_COUNTERS are generated.
  *
  * Context: any that may read; a counter is consistent in itself, the set is
- * not a snapshot.
+ * not a snapshot. Only the waits are, taken under kbp_poller.lock.
  */
 #include <net/netlink.h>
 
@@ -58,6 +58,32 @@ int kbp_poller_stats_put(struct sk_buff *skb, const struct kbp_poller *p)
 
 	return kbp_stats_put(skb, KBP_A_POLLER_STATS, KBP_A_POLLER_STATS_PAD,
 			     kbp_poller_attrs, values, i);
+}
+
+/**
+ * kbp_poller_waits_put() - add to a message how long instances waited
+ * @skb: the message
+ * @p: the poller
+ *
+ * Return: 0, or -EMSGSIZE if they don't fit.
+ */
+int kbp_poller_waits_put(struct sk_buff *skb, struct kbp_poller *p)
+{
+	static const u16 attrs[KBP_POLL_CLASSES] = {
+		[KBP_POLL_CLASS_NORMAL] = KBP_A_POLLER_NORMAL_WAITS,
+		[KBP_POLL_CLASS_RT] = KBP_A_POLLER_RT_WAITS,
+	};
+	u64 waits[KBP_POLL_CLASSES][KBP_WAITS];
+	enum kbp_poll_class class;
+	int err = 0;
+
+	raw_spin_lock_irq(&p->lock);
+	memcpy(waits, p->waits, sizeof(waits));
+	raw_spin_unlock_irq(&p->lock);
+	for (class = 0; class < KBP_POLL_CLASSES && !err; class++)
+		err = nla_put(skb, attrs[class], sizeof(waits[class]),
+			      waits[class]);
+	return err;
 }
 
 /**

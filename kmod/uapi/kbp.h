@@ -32,8 +32,8 @@ enum kbp_mode {
 /**
  * enum kbp_owns - Which NAPI instances that get scheduled on the poller's
  *	CPU it serves.
- * @KBP_OWNS_ALL: Every one, attached or not; what is not attached is polled
- *	in small budgets.
+ * @KBP_OWNS_ALL: Every one, attached or not; what is not attached is of
+ *	class normal.
  * @KBP_OWNS_ATTACHED: Attached ones only; the rest stays in softirq.
  */
 enum kbp_owns {
@@ -89,10 +89,10 @@ enum kbp_state {
  * enum kbp_backlog - Who serves the backlog of the poller's CPU (what lo,
  *	veth, bridges, tunnels and RPS put there).
  * @KBP_BACKLOG_SOFTIRQ: The stock path.
- * @KBP_BACKLOG_OWNED: The poller, after what is attached and in small
- *	budgets, while it runs; the default of a poller that owns all.
- * @KBP_BACKLOG_ATTACHED: The poller, like an attached NAPI instance; it
- *	polls all the time.
+ * @KBP_BACKLOG_OWNED: The poller, while it runs, in class normal; the
+ *	default of a poller that owns all.
+ * @KBP_BACKLOG_ATTACHED: The poller, like an attached NAPI instance of class
+ *	rt; it polls all the time.
  */
 enum kbp_backlog {
 	KBP_BACKLOG_SOFTIRQ,
@@ -102,6 +102,22 @@ enum kbp_backlog {
 	/* private: */
 	__KBP_BACKLOG_MAX,
 	KBP_BACKLOG_MAX = (__KBP_BACKLOG_MAX - 1)
+};
+
+/**
+ * enum kbp_poll_class - How urgent a NAPI instance is to its poller.
+ * @KBP_POLL_CLASS_NORMAL: It is polled in small budgets, one poll in a round
+ *	of the poller; what a poller owns without being attached is served so.
+ * @KBP_POLL_CLASS_RT: Real-time; it is looked at between any two polls of
+ *	class normal, so that it waits for one of them at most.
+ */
+enum kbp_poll_class {
+	KBP_POLL_CLASS_NORMAL,
+	KBP_POLL_CLASS_RT,
+
+	/* private: */
+	__KBP_POLL_CLASS_MAX,
+	KBP_POLL_CLASS_MAX = (__KBP_POLL_CLASS_MAX - 1)
 };
 
 /**
@@ -171,8 +187,8 @@ enum kbp_event {
  * @KBP_A_POLLER_PRIORITY: SCHED_FIFO priority, 1 to 98; only with policy
  *	fifo.
  * @KBP_A_POLLER_NICE: Nice value, -20 to 19; only with policy other.
- * @KBP_A_POLLER_BUDGET: Packets that one poll of a NAPI that is owned but
- *	not attached may take, 1 to 64.
+ * @KBP_A_POLLER_BUDGET: Packets that one poll of a NAPI of class normal may
+ *	take, 1 to 64; what is owned but not attached is of that class.
  * @KBP_A_POLLER_WATCHDOG_MS: A poller that did not come round for this long
  *	while it had work loses it to softirq; milliseconds, 1 to 10000.
  * @KBP_A_POLLER_STATE: A value of the enumeration state.
@@ -198,6 +214,11 @@ enum kbp_event {
  * @KBP_A_POLLER_CSTATES_LIMITED: Whether the kernel was told of that limit
  *	(1), or takes none, or this CPU is offline (0); only where one was asked
  *	for.
+ * @KBP_A_POLLER_RT_WAITS: How long NAPI instances of class rt waited from
+ *	being scheduled to being polled, as 32 counters of 64 bits; counter N,
+ *	from 0, has the waits below 2^N ns that no counter before it has, and the
+ *	last one all longer ones, too.
+ * @KBP_A_POLLER_NORMAL_WAITS: The same of class normal.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -220,6 +241,8 @@ enum kbp_a_poller {
 	KBP_A_POLLER_MAX_CSTATE_LATENCY_US,
 	KBP_A_POLLER_DEEP_EXIT_US,
 	KBP_A_POLLER_CSTATES_LIMITED,
+	KBP_A_POLLER_RT_WAITS,
+	KBP_A_POLLER_NORMAL_WAITS,
 
 	/* private: */
 	__KBP_A_POLLER_MAX,
@@ -247,6 +270,7 @@ enum kbp_a_poller {
  * @KBP_A_NAPI_MAX_WAKE_LATENCY_US: The poller sleeps between packets only as
  *	long as waking up takes no longer than this, microseconds, 1 to 10000;
  *	only with mode adaptive, and not together with cpu-budget.
+ * @KBP_A_NAPI_CLASS: How urgent it is; rt if it is not named.
  */
 enum kbp_a_napi {
 	KBP_A_NAPI_PAD = 1,
@@ -262,6 +286,7 @@ enum kbp_a_napi {
 	KBP_A_NAPI_EVENT,
 	KBP_A_NAPI_CPU_BUDGET,
 	KBP_A_NAPI_MAX_WAKE_LATENCY_US,
+	KBP_A_NAPI_CLASS,
 
 	/* private: */
 	__KBP_A_NAPI_MAX,
@@ -308,6 +333,10 @@ enum kbp_a_napi {
  *	refused; after the first it stays at the highest.
  * @KBP_A_POLLER_STATS_DEEP_SLEEPS: Sleeps in which the limit of its CPU's
  *	idle states was lifted, because they were long or likely to be.
+ * @KBP_A_POLLER_STATS_NORMAL_POLLS: Calls of a poll function of class
+ *	normal, the backlog included.
+ * @KBP_A_POLLER_STATS_NORMAL_OVERDUE: Scheduled NAPI instances of class
+ *	normal that waited for their poll for more than 10 ms.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -330,6 +359,8 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_SPEEDUPS,
 	KBP_A_POLLER_STATS_FREQ_ERRORS,
 	KBP_A_POLLER_STATS_DEEP_SLEEPS,
+	KBP_A_POLLER_STATS_NORMAL_POLLS,
+	KBP_A_POLLER_STATS_NORMAL_OVERDUE,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -426,7 +457,9 @@ enum kbp_cmd {
 	X(slowdowns, SLOWDOWNS) \
 	X(speedups, SPEEDUPS) \
 	X(freq_errors, FREQ_ERRORS) \
-	X(deep_sleeps, DEEP_SLEEPS)
+	X(deep_sleeps, DEEP_SLEEPS) \
+	X(normal_polls, NORMAL_POLLS) \
+	X(normal_overdue, NORMAL_OVERDUE)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

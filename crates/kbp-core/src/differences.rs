@@ -51,7 +51,7 @@ pub(crate) fn difference(wish: &Attachment, now: &Queue, cpu: u32) -> Option<Str
             now.cpu
         ));
     }
-    // Who names no mode wants what `kbp attach` takes; what is steered has that mode and no other.
+    // Who names neither mode nor class wants what `kbp attach` takes; what is steered is served so and not otherwise.
     let busy = Service::from(Mode::Busy);
     let (is, wanted) = (now.service.unwrap_or(busy), wish.service.unwrap_or(busy));
     if is != wanted {

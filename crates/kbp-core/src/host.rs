@@ -126,6 +126,12 @@ impl Host {
         }
     }
 
+    /// Whether its kernel is one with PREEMPT_RT, where interrupts and softirqs run in threads.
+    pub fn is_preempt_rt(&self) -> bool {
+        let mark = self.read_trimmed("sys/kernel/realtime");
+        mark.is_ok_and(|text| text == "1")
+    }
+
     /// The text of a file without the white space around it.
     pub fn read_trimmed(&self, file: &str) -> Result<String, HostError> {
         Ok(self.read(file)?.trim().to_owned())

@@ -9,6 +9,7 @@ use crate::model::{Napi, NapiRef, Poller, PollerSpec, Schedule, Stats};
 use crate::netns::NetnsError;
 use crate::service::Service;
 use crate::uapi::{Backlog, Freq, Owns, State, POLLER_COUNTERS};
+use crate::waits::Waits;
 
 /// A [`Control`] that changes nothing.
 pub(crate) struct Imagined<'a> {
@@ -59,6 +60,8 @@ impl Control for Imagined<'_> {
             freq_active: spec.freq.unwrap_or(Freq::Off),
             max_cstate_latency_us: spec.max_cstate_latency_us,
             cstates_limited: spec.max_cstate_latency_us.map(|_| true),
+            rt_waits: Waits::default(),
+            normal_waits: Waits::default(),
             stats,
         });
         Ok(())

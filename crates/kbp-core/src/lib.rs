@@ -75,6 +75,7 @@ pub mod target;
 pub mod threaded;
 pub mod uapi;
 pub mod undo;
+pub mod waits;
 
 pub use client::Client;
 pub use cpulist::CpuList;

@@ -10,8 +10,10 @@ use serde::{Serialize, Serializer};
 use crate::attr::{Attr, Attrs, DecodeError};
 use crate::service::{Service, Share};
 use crate::uapi::{
-    self, attr_napi, attr_poller, Backlog, Counter, Event, Freq, Mode, Owns, Policy, State,
+    self, attr_napi, attr_poller, Backlog, Counter, Event, Freq, Mode, Owns, Policy, PollClass,
+    State,
 };
+use crate::waits::Waits;
 
 macro_rules! serialize_by_name {
     ($($kind:ty),*) => {$(
@@ -22,7 +24,7 @@ macro_rules! serialize_by_name {
         }
     )*};
 }
-serialize_by_name!(Backlog, Event, Freq, Mode, Owns, Policy, State);
+serialize_by_name!(Backlog, Event, Freq, Mode, Owns, Policy, PollClass, State);
 
 /// How a poller thread is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -80,7 +82,7 @@ pub struct PollerSpec {
     /// How its thread is scheduled.
     #[serde(flatten)]
     pub schedule: Option<Schedule>,
-    /// Packets that one poll of an owned but not attached NAPI may take, 1 to 64.
+    /// Packets that one poll of a NAPI of class normal may take, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
     /// Time without running after which it hands its work back, milliseconds, 1 to 10000.
@@ -196,7 +198,7 @@ pub struct Poller {
     /// How its thread is scheduled.
     #[serde(flatten)]
     pub schedule: Schedule,
-    /// Packets that one poll of an owned but not attached NAPI may take.
+    /// Packets that one poll of a NAPI of class normal may take.
     pub budget: u32,
     /// Time without running after which it hands its work back, milliseconds.
     pub watchdog_ms: u32,
@@ -220,6 +222,10 @@ pub struct Poller {
     pub max_cstate_latency_us: Option<u32>,
     /// Whether the kernel was told of that limit.
     pub cstates_limited: Option<bool>,
+    /// How long NAPI instances of class rt waited from being scheduled to being polled.
+    pub rt_waits: Waits,
+    /// The same of class normal.
+    pub normal_waits: Waits,
     /// Its counters.
     pub stats: Stats,
 }
@@ -255,6 +261,8 @@ impl Poller {
             cstates_limited: attrs
                 .optional_u32(attr_poller::CSTATES_LIMITED)?
                 .map(|is_limited| is_limited != 0),
+            rt_waits: Waits::from_attrs(attrs, attr_poller::RT_WAITS)?,
+            normal_waits: Waits::from_attrs(attrs, attr_poller::NORMAL_WAITS)?,
             stats: Stats::from_attrs(uapi::POLLER_COUNTERS, attrs.nested(attr_poller::STATS)?)?,
         })
     }
@@ -315,6 +323,8 @@ pub struct Napi {
     pub mode_requested: Mode,
     /// How it is served now.
     pub mode_active: Mode,
+    /// How urgent it is to its poller.
+    pub class: PollClass,
     /// Mode adaptive: the share of CPU time that was allowed for polls that find nothing.
     #[serde(rename = "cpu_budget_percent")]
     pub cpu_budget: Option<Share>,
@@ -338,6 +348,7 @@ impl Napi {
             cpu: attrs.u32(attr_napi::CPU)?,
             mode_requested: service.mode,
             mode_active: attrs.value(attr_napi::MODE_ACTIVE, Mode::from_raw)?,
+            class: service.class,
             cpu_budget: service.cpu_budget,
             max_wake_latency_us: service.max_wake_latency_us,
             netns_cookie: attrs.optional_u64(attr_napi::NETNS_COOKIE)?,
@@ -349,6 +360,7 @@ impl Napi {
     pub fn service(&self) -> Service {
         Service {
             mode: self.mode_requested,
+            class: self.class,
             cpu_budget: self.cpu_budget,
             max_wake_latency_us: self.max_wake_latency_us,
         }
@@ -361,6 +373,11 @@ impl Napi {
             (Some(ifname), None) => format!("{ifname} NAPI {}", self.napi_id),
             _ => format!("NAPI {}", self.napi_id),
         }
+    }
+
+    /// The same with its class, of which it has one: `eth0 queue 0 (class rt)`.
+    pub fn label_with_class(&self) -> String {
+        format!("{} (class {})", self.label(), self.class)
     }
 }
 

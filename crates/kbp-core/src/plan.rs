@@ -208,7 +208,7 @@ impl Now {
             (one.netns_cookie, one.ifindex, one.queue) == (self.own, interface.ifindex, queue)
         });
         match (self.napi(&reference), steered) {
-            (Some(napi), _) => Some((napi.label(), napi.cpu)),
+            (Some(napi), _) => Some((napi.label_with_class(), napi.cpu)),
             (None, Some(one)) => Some((one.label(), one.cpu_requested)),
             (None, None) => None,
         }
@@ -565,7 +565,7 @@ fn plan_napi_id(request: &AttachRequest, id: u32, now: &Now) -> Result<QueuePlan
     let napi = NapiRef::Id(id);
     if let Some(attached) = now.napi(&napi) {
         return Err(Error::AlreadyAttached {
-            what: attached.label(),
+            what: attached.label_with_class(),
             cpu: attached.cpu,
         });
     }

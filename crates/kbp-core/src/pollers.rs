@@ -8,7 +8,7 @@ use crate::cstates::deep_exit_us;
 use crate::error::Error;
 use crate::governor::{self, GovernorPlan};
 use crate::host::Host;
-use crate::model::{Poller, PollerSpec};
+use crate::model::{Poller, PollerSpec, Schedule};
 use crate::plan::Session;
 use crate::state::State;
 use crate::uapi::Freq;
@@ -18,7 +18,35 @@ use crate::uapi::Freq;
 pub struct PollerPlan {
     /// The poller.
     pub spec: PollerSpec,
+    /// What a person should know about it.
+    pub notes: Vec<String>,
     governor: Option<GovernorPlan>,
+}
+
+/// The priority of the threads that handle interrupts on PREEMPT_RT, as the kernel makes them.
+const IRQ_THREAD_PRIORITY: u32 = 50;
+
+/// The priority of a poller for which none was named.
+pub fn default_priority(host: &Host) -> u8 {
+    let below = u8::from(host.is_preempt_rt());
+    IRQ_THREAD_PRIORITY as u8 - below
+}
+
+/// On PREEMPT_RT what wakes a poller is a thread, which has to get on while another device is polled.
+fn priority_note(host: &Host, spec: &PollerSpec) -> Option<String> {
+    match spec.schedule {
+        Some(Schedule::Fifo { priority })
+            if priority >= IRQ_THREAD_PRIORITY && host.is_preempt_rt() =>
+        {
+            Some(format!(
+                "with priority {priority} the poller keeps the threads that handle interrupts on this PREEMPT_RT kernel \
+                 (SCHED_FIFO {IRQ_THREAD_PRIORITY}) from its CPU until it rests, and a device that waits for its \
+                 interrupt waits with them; {} lets them run",
+                default_priority(host)
+            ))
+        }
+        _ => None,
+    }
 }
 
 impl PollerPlan {
@@ -36,6 +64,7 @@ impl PollerPlan {
                 backlog: None,
                 ..self.spec.clone()
             },
+            notes: self.notes.clone(),
             governor: self.governor.clone(),
         }
     }
@@ -90,6 +119,7 @@ impl Session<'_> {
                 deep_exit_us: deep_exit(self.host, spec)?,
                 ..spec.clone()
             },
+            notes: priority_note(self.host, spec).into_iter().collect(),
             governor: plan_governor(self.host, &self.file.state, spec)?,
         })
     }

@@ -8,10 +8,13 @@ use serde::{Serialize, Serializer};
 
 use crate::attr::{Attr, Attrs, DecodeError};
 use crate::error::Error;
-use crate::uapi::{attr_napi, Mode};
+use crate::uapi::{attr_napi, Mode, PollClass};
 
 /// The longest wake-up that may be allowed, microseconds.
 pub const MAX_WAKE_LATENCY_US: std::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// The class of an instance whose class nobody has named.
+pub const CLASS: PollClass = PollClass::Rt;
 
 /// A share of time in steps of a thousandth, above 0 and up to all of it; written as percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,8 @@ impl Serialize for Share {
 pub struct Service {
     /// The mode.
     pub mode: Mode,
+    /// How urgent it is to its poller.
+    pub class: PollClass,
     /// Mode adaptive: CPU time for polls that find nothing, beyond what sleeping would have cost, percent; `None` for
     /// what the module takes.
     #[serde(rename = "cpu_budget_percent", skip_serializing_if = "Option::is_none")]
@@ -85,6 +90,7 @@ impl From<Mode> for Service {
     fn from(mode: Mode) -> Self {
         Self {
             mode,
+            class: CLASS,
             cpu_budget: None,
             max_wake_latency_us: None,
         }
@@ -94,6 +100,9 @@ impl From<Mode> for Service {
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.mode)?;
+        if self.class != CLASS {
+            write!(f, " in class {}", self.class)?;
+        }
         if let Some(share) = self.cpu_budget {
             write!(f, " with a CPU budget of {share} %")?;
         }
@@ -131,9 +140,13 @@ impl Service {
     /// # Errors
     /// When it can't.
     pub fn check_backlog(&self, what: &str) -> Result<(), Error> {
-        match self.mode {
-            Mode::Busy => Ok(()),
-            mode => Err(Error::Usage(format!(
+        match (self.mode, self.class) {
+            (Mode::Busy, CLASS) => Ok(()),
+            (Mode::Busy, class) => Err(Error::Usage(format!(
+                "{what} is served through the backlog of the poller's CPU, which is of class {CLASS} when it is attached: \
+                 not of class {class}, which it is while its poller merely owns it"
+            ))),
+            (mode, _) => Err(Error::Usage(format!(
                 "{what} is served through the backlog of the poller's CPU, and a poller that has one attached polls it all \
                  the time: mode busy, not {mode}"
             ))),
@@ -141,7 +154,10 @@ impl Service {
     }
 
     pub(crate) fn to_attrs(self) -> Vec<Attr> {
-        let mut attrs = vec![Attr::u32(attr_napi::MODE_REQUESTED, self.mode.raw())];
+        let mut attrs = vec![
+            Attr::u32(attr_napi::MODE_REQUESTED, self.mode.raw()),
+            Attr::u32(attr_napi::CLASS, self.class.raw()),
+        ];
         let budget = self
             .cpu_budget
             .map(|share| Attr::u32(attr_napi::CPU_BUDGET, share.permille));
@@ -156,6 +172,7 @@ impl Service {
         let budget = attrs.optional_u32(attr_napi::CPU_BUDGET)?;
         Ok(Self {
             mode: attrs.value(attr_napi::MODE_REQUESTED, Mode::from_raw)?,
+            class: attrs.value(attr_napi::CLASS, PollClass::from_raw)?,
             cpu_budget: budget.and_then(Share::from_permille),
             max_wake_latency_us: attrs.optional_u32(attr_napi::MAX_WAKE_LATENCY_US)?,
         })
@@ -194,9 +211,9 @@ mod tests {
     #[test]
     fn limits_go_with_mode_adaptive_and_one_at_a_time() {
         let with = |mode, budget, latency| Service {
-            mode,
             cpu_budget: Share::from_permille(budget),
             max_wake_latency_us: latency,
+            ..Service::from(mode)
         };
         let refused = |service: Service| service.refusal("budget", "latency");
         for mode in Service::modes() {

@@ -17,7 +17,7 @@ use crate::card::Card;
 use crate::error::Class;
 use crate::host::explain;
 use crate::model::{PollerSpec, Schedule};
-use crate::service::Service;
+use crate::service::{Service, CLASS};
 
 /// Where the setup is, where nobody says otherwise.
 pub const PATH: &str = "/etc/kbp/kbp.toml";
@@ -191,6 +191,8 @@ fn attachment(one: &Attachment) -> String {
     table.text("cpus", Some(list(&one.cpus)));
     if let Some(service) = &one.service {
         table.text("mode", Some(service.mode.name()));
+        let class = Some(service.class).filter(|class| *class != CLASS);
+        table.text("class", class.map(|class| class.name()));
         table.text(
             "cpu_budget",
             service.cpu_budget.map(|share| share.to_string()),

@@ -16,9 +16,9 @@ use crate::cpulist::{self, CPU_MAX};
 use crate::cstates::MAX_CSTATE_LATENCY_US;
 use crate::model::PollerSpec;
 use crate::netdev::is_ifname;
-use crate::service::{Service, MAX_WAKE_LATENCY_US};
+use crate::service::{Service, CLASS, MAX_WAKE_LATENCY_US};
 use crate::setup::{Attachment, SetupError, VERSION};
-use crate::uapi::{Backlog, Freq, Mode, Owns};
+use crate::uapi::{Backlog, Freq, Mode, Owns, PollClass};
 
 /// What `kbp attach` takes for the backlog of a CPU, which here is a key of its poller.
 const BACKLOG: &str = "backlog";
@@ -89,6 +89,7 @@ struct RawAttachment {
     mode: Option<Spanned<String>>,
     cpu_budget: Option<Spanned<String>>,
     max_wake_latency_us: Option<Spanned<u32>>,
+    class: Option<Spanned<String>>,
     irq: Option<bool>,
     xps: Option<bool>,
 }
@@ -281,7 +282,7 @@ impl Source<'_> {
         })
     }
 
-    /// How an attachment is to be served; without a mode that is what `kbp attach` takes.
+    /// How an attachment is to be served; without a mode or a class that is what `kbp attach` takes.
     fn service(&self, raw: &RawAttachment) -> Result<Option<Service>, SetupError> {
         let mode = raw.mode.as_ref();
         let mode = mode.map(|at| self.name_of(at, "mode", &Service::modes()));
@@ -292,14 +293,18 @@ impl Source<'_> {
         });
         let latency = raw.max_wake_latency_us.as_ref();
         let latency = latency.map(|at| self.number(at, MAX_WAKE_LATENCY_US, "max_wake_latency_us"));
+        let class = raw.class.as_ref();
+        let class = class.map(|at| self.name_of(at, "class", PollClass::ALL));
+        let class = class.transpose()?;
         let service = Service {
+            class: class.unwrap_or(CLASS),
             cpu_budget: budget.transpose()?,
             max_wake_latency_us: latency.transpose()?,
             ..Service::from(mode.unwrap_or(Mode::Busy))
         };
         match service.refusal("cpu_budget", "max_wake_latency_us") {
             Some(words) => Err(self.wrong(&raw.device, words)),
-            None => Ok(mode.map(|_| service)),
+            None => Ok((mode.is_some() || class.is_some()).then_some(service)),
         }
     }
 

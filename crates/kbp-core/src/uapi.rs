@@ -96,7 +96,7 @@ impl std::fmt::Display for Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Owns {
-    /// Every one, attached or not; what is not attached is polled in small budgets.
+    /// Every one, attached or not; what is not attached is of class normal.
     All = 0,
     /// Attached ones only; the rest stays in softirq.
     Attached = 1,
@@ -136,9 +136,7 @@ impl Owns {
     /// What the value means, in one sentence.
     pub const fn doc(self) -> &'static str {
         match self {
-            Self::All => {
-                "Every one, attached or not; what is not attached is polled in small budgets."
-            }
+            Self::All => "Every one, attached or not; what is not attached is of class normal.",
             Self::Attached => "Attached ones only; the rest stays in softirq.",
         }
     }
@@ -304,10 +302,9 @@ impl std::fmt::Display for State {
 pub enum Backlog {
     /// The stock path.
     Softirq = 0,
-    /// The poller, after what is attached and in small budgets, while it runs; the default of a
-    /// poller that owns all.
+    /// The poller, while it runs, in class normal; the default of a poller that owns all.
     Owned = 1,
-    /// The poller, like an attached NAPI instance; it polls all the time.
+    /// The poller, like an attached NAPI instance of class rt; it polls all the time.
     Attached = 2,
 }
 
@@ -349,14 +346,78 @@ impl Backlog {
         match self {
             Self::Softirq => "The stock path.",
             Self::Owned => {
-                "The poller, after what is attached and in small budgets, while it runs; the default of a poller that owns all."
+                "The poller, while it runs, in class normal; the default of a poller that owns all."
             }
-            Self::Attached => "The poller, like an attached NAPI instance; it polls all the time.",
+            Self::Attached => {
+                "The poller, like an attached NAPI instance of class rt; it polls all the time."
+            }
         }
     }
 }
 
 impl std::fmt::Display for Backlog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How urgent a NAPI instance is to its poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum PollClass {
+    /// It is polled in small budgets, one poll in a round of the poller; what a poller owns without
+    /// being attached is served so.
+    Normal = 0,
+    /// Real-time; it is looked at between any two polls of class normal, so that it waits for one
+    /// of them at most.
+    Rt = 1,
+}
+
+impl PollClass {
+    /// Every value, in the order of their numbers.
+    pub const ALL: &'static [Self] = &[Self::Normal, Self::Rt];
+
+    /// The value with this number, or `None` for a number that this version does not know.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            0 => Some(Self::Normal),
+            1 => Some(Self::Rt),
+            _ => None,
+        }
+    }
+
+    /// The value with this name, as the spec spells it, or `None`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|v| v.name() == name)
+    }
+
+    /// The number that goes over netlink.
+    pub const fn raw(self) -> u32 {
+        self as u32
+    }
+
+    /// The name that the spec, the command line and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Rt => "rt",
+        }
+    }
+
+    /// What the value means, in one sentence.
+    pub const fn doc(self) -> &'static str {
+        match self {
+            Self::Normal => {
+                "It is polled in small budgets, one poll in a round of the poller; what a poller owns without being attached is served so."
+            }
+            Self::Rt => {
+                "Real-time; it is looked at between any two polls of class normal, so that it waits for one of them at most."
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PollClass {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
     }
@@ -582,7 +643,8 @@ pub mod attr_poller {
     pub const PRIORITY: u16 = 4;
     /// Nice value, -20 to 19; only with policy other.
     pub const NICE: u16 = 5;
-    /// Packets that one poll of a NAPI that is owned but not attached may take, 1 to 64.
+    /// Packets that one poll of a NAPI of class normal may take, 1 to 64; what is owned but not
+    /// attached is of that class.
     pub const BUDGET: u16 = 6;
     /// A poller that did not come round for this long while it had work loses it to softirq;
     /// milliseconds, 1 to 10000.
@@ -618,6 +680,12 @@ pub mod attr_poller {
     /// Whether the kernel was told of that limit (1), or takes none, or this CPU is offline (0);
     /// only where one was asked for.
     pub const CSTATES_LIMITED: u16 = 20;
+    /// How long NAPI instances of class rt waited from being scheduled to being polled, as 32
+    /// counters of 64 bits; counter N, from 0, has the waits below 2^N ns that no counter before it
+    /// has, and the last one all longer ones, too.
+    pub const RT_WAITS: u16 = 21;
+    /// The same of class normal.
+    pub const NORMAL_WAITS: u16 = 22;
 }
 
 /// Attributes of the set `napi`.
@@ -650,6 +718,8 @@ pub mod attr_napi {
     /// The poller sleeps between packets only as long as waking up takes no longer than this,
     /// microseconds, 1 to 10000; only with mode adaptive, and not together with cpu-budget.
     pub const MAX_WAKE_LATENCY_US: u16 = 13;
+    /// How urgent it is; rt if it is not named.
+    pub const CLASS: u16 = 14;
 }
 
 /// Counters of one poller since it was created. A counter is declared here and nowhere else.
@@ -696,6 +766,10 @@ pub mod attr_poller_stats {
     /// Sleeps in which the limit of its CPU's idle states was lifted, because they were long or
     /// likely to be.
     pub const DEEP_SLEEPS: u16 = 20;
+    /// Calls of a poll function of class normal, the backlog included.
+    pub const NORMAL_POLLS: u16 = 21;
+    /// Scheduled NAPI instances of class normal that waited for their poll for more than 10 ms.
+    pub const NORMAL_OVERDUE: u16 = 22;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -828,6 +902,16 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::DEEP_SLEEPS,
         name: "deep_sleeps",
         doc: "Sleeps in which the limit of its CPU's idle states was lifted, because they were long or likely to be.",
+    },
+    Counter {
+        attr: attr_poller_stats::NORMAL_POLLS,
+        name: "normal_polls",
+        doc: "Calls of a poll function of class normal, the backlog included.",
+    },
+    Counter {
+        attr: attr_poller_stats::NORMAL_OVERDUE,
+        name: "normal_overdue",
+        doc: "Scheduled NAPI instances of class normal that waited for their poll for more than 10 ms.",
     },
 ];
 

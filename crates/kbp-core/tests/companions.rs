@@ -8,6 +8,7 @@ use kbp_core::attr::Attrs;
 use kbp_core::companions::taken;
 use kbp_core::model::{Napi, Stats};
 use kbp_core::plan::Session;
+use kbp_core::service::CLASS;
 use kbp_core::uapi::{Mode, NAPI_COUNTERS};
 use kbp_core::{Class, Error};
 
@@ -29,6 +30,7 @@ fn napi(mode_active: Mode, netns_cookie: u64) -> Napi {
         cpu: 2,
         mode_requested: Mode::Busy,
         mode_active,
+        class: CLASS,
         cpu_budget: None,
         max_wake_latency_us: None,
         netns_cookie: Some(netns_cookie),

@@ -16,7 +16,7 @@ use kbp_core::restore::{restore, Options};
 use kbp_core::service::{Service, Share, MAX_WAKE_LATENCY_US};
 use kbp_core::setup::{Attachment, Setup};
 use kbp_core::setup_read::{parse, SetupFile};
-use kbp_core::uapi::{Backlog, Mode, Owns};
+use kbp_core::uapi::{Backlog, Mode, Owns, PollClass};
 use kbp_core::Class;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -83,6 +83,7 @@ fn random_poller(random: &mut ChaCha8Rng, cpu: u32) -> PollerSpec {
 fn random_service(random: &mut ChaCha8Rng) -> Service {
     let modes = Service::modes();
     let mut service = Service::from(modes[random.random_range(0..modes.len())]);
+    service.class = PollClass::ALL[random.random_range(0..PollClass::ALL.len())];
     if service.mode == Mode::Adaptive {
         match random.random_range(0..3) {
             0 => {}

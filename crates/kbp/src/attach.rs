@@ -9,8 +9,8 @@ use kbp_core::model::{Napi, Poller};
 use kbp_core::plan::{
     AttachPlan, AttachReport, AttachRequest, Attached, Detached, Session, Target,
 };
-use kbp_core::service::{Service, Share, MAX_WAKE_LATENCY_US};
-use kbp_core::uapi::Mode;
+use kbp_core::service::{Service, Share, CLASS, MAX_WAKE_LATENCY_US};
+use kbp_core::uapi::{Mode, PollClass};
 use kbp_core::Error;
 use serde_json::{json, Value};
 
@@ -24,6 +24,7 @@ Examples:
   kbp attach eth0 --queues all --cpus 2-3        every queue, in turn to the pollers of CPU 2 and 3
   kbp attach eth0 --queues 0,2 --cpus 3,2        queue 0 to CPU 3, queue 2 to CPU 2
   kbp attach eth0 --cpus 2-3 --dry-run           what that would change
+  kbp attach eth1 --cpu 2 --class normal         bulk traffic, which waits for eth0
   kbp attach br0 --cpus 2-3                      the ports of a bridge
   kbp -n POD attach eth0 --cpu 2                 what a container receives: its end of the veth
   kbp attach backlog --cpu 2                     whatever comes to the backlog of CPU 2";
@@ -77,6 +78,11 @@ pub struct AttachArgs {
     /// How it is served.
     #[arg(long, value_name = "MODE", default_value = "busy", value_parser = parse_mode)]
     mode: Mode,
+    /// How urgent it is: `rt` is looked at between any two polls of `normal`, which take --budget packets of the poller.
+    ///
+    /// What a poller owns without being attached is of class normal.
+    #[arg(long, value_name = "CLASS", default_value = CLASS.name(), value_parser = parse_class)]
+    class: PollClass,
     /// Mode adaptive: CPU time that may go into polls that find nothing, where sleeping would cost less. If neither
     /// this nor --max-wake-latency is given, all such devices of a poller have 20 together.
     #[arg(long, value_name = "PERCENT")]
@@ -139,6 +145,11 @@ fn parse_latency(text: &str) -> Result<u32, String> {
     let us = text.parse().ok();
     us.filter(|us| MAX_WAKE_LATENCY_US.contains(us))
         .ok_or_else(|| format!("it is from {first} to {last} microseconds"))
+}
+
+fn parse_class(text: &str) -> Result<PollClass, String> {
+    PollClass::from_name(text)
+        .ok_or_else(|| format!("it is one of: {}", crate::poller::names(PollClass::ALL)))
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
@@ -243,6 +254,7 @@ impl AttachArgs {
     fn service(&self) -> Result<Service> {
         let service = Service {
             mode: self.mode,
+            class: self.class,
             cpu_budget: self.cpu_budget,
             max_wake_latency_us: self.max_wake_latency,
         };
@@ -311,10 +323,14 @@ fn print_attached(one: &Attached) -> Result<()> {
 
 fn describe_mode(napi: &Napi) -> String {
     let (requested, active) = (napi.mode_requested, napi.mode_active);
+    let class = match napi.class {
+        CLASS => String::new(),
+        class => format!(" in class {class}"),
+    };
     match requested == active {
-        true => format!("{active} on the poller of CPU {}", napi.cpu),
+        true => format!("{active}{class} on the poller of CPU {}", napi.cpu),
         false => format!(
-            "{requested} requested on the poller of CPU {}, {active} active",
+            "{requested}{class} requested on the poller of CPU {}, {active} active",
             napi.cpu
         ),
     }

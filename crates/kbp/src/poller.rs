@@ -145,11 +145,14 @@ fn add(args: AddArgs, context: &Context) -> Result<()> {
     let plan = session.plan_poller(&spec)?;
     if args.dry_run {
         let changes = plan.changes();
-        return match context.json {
-            true => print::json(context, &json!({ "changes": changes })),
-            false => print::lines(changes),
-        };
+        if context.json {
+            let plan = json!({ "changes": changes, "notes": plan.notes });
+            return print::json(context, &plan);
+        }
+        plan.notes.iter().for_each(print::note);
+        return print::lines(changes);
     }
+    plan.notes.iter().for_each(print::note);
     let poller = session.add_poller(&plan)?;
     if context.json {
         return print::json(context, &poller);

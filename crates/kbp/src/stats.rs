@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use kbp_core::model::Stats;
+use kbp_core::waits::Waits;
 use kbp_core::{Client, Error};
 use serde::Serialize;
 
@@ -22,6 +23,9 @@ pub struct StatsArgs {
     /// End after this many intervals.
     #[arg(short, long, value_name = "N", requires = "watch")]
     count: Option<u64>,
+    /// Print how long NAPI instances waited from being scheduled to being polled, by their class, instead of counters.
+    #[arg(long)]
+    waits: bool,
 }
 
 /// The counters of one object.
@@ -41,14 +45,30 @@ enum Key {
     NapiId(u32),
 }
 
+/// How long what a poller serves waited for its poll.
+#[derive(Clone, Serialize)]
+struct Waited {
+    cpu: u32,
+    rt: Waits,
+    normal: Waits,
+}
+
 #[derive(Serialize)]
 struct Snapshot {
     pollers: Vec<Counted>,
     napis: Vec<Counted>,
+    waits: Vec<Waited>,
 }
 
 fn read(client: &mut Client) -> Result<Snapshot, Error> {
-    let pollers = client.pollers()?.into_iter().map(|poller| Counted {
+    let pollers = client.pollers()?;
+    let waits = pollers.iter().map(|poller| Waited {
+        cpu: poller.cpu,
+        rt: poller.rt_waits.clone(),
+        normal: poller.normal_waits.clone(),
+    });
+    let waits = waits.collect();
+    let pollers = pollers.into_iter().map(|poller| Counted {
         name: format!("CPU {}", poller.cpu),
         key: Key::Cpu(poller.cpu),
         stats: poller.stats,
@@ -61,7 +81,21 @@ fn read(client: &mut Client) -> Result<Snapshot, Error> {
     Ok(Snapshot {
         pollers: pollers.collect(),
         napis: napis.collect(),
+        waits,
     })
+}
+
+fn waits_since(now: &[Waited], before: &[Waited]) -> Vec<Waited> {
+    let difference = |waited: &Waited| {
+        let earlier = before.iter().find(|other| other.cpu == waited.cpu);
+        let new = |earlier: &Waited| Waited {
+            cpu: waited.cpu,
+            rt: waited.rt.since(&earlier.rt),
+            normal: waited.normal.since(&earlier.normal),
+        };
+        earlier.map_or_else(|| waited.clone(), new)
+    };
+    now.iter().map(difference).collect()
 }
 
 fn since(now: &[Counted], before: &[Counted]) -> Vec<Counted> {
@@ -82,7 +116,7 @@ pub fn run(args: StatsArgs, context: &Context) -> Result<()> {
     let mut client = context.client()?;
     let mut before = read(&mut client)?;
     let Some(seconds) = args.watch else {
-        return print_snapshot(context, &before);
+        return print_snapshot(context, &args, &before);
     };
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
@@ -91,20 +125,68 @@ pub fn run(args: StatsArgs, context: &Context) -> Result<()> {
         let difference = Snapshot {
             pollers: since(&now.pollers, &before.pollers),
             napis: since(&now.napis, &before.napis),
+            waits: waits_since(&now.waits, &before.waits),
         };
-        print_snapshot(context, &difference)?;
+        print_snapshot(context, &args, &difference)?;
         before = now;
         left -= 1;
     }
     Ok(())
 }
 
-fn print_snapshot(context: &Context, snapshot: &Snapshot) -> Result<()> {
+fn print_snapshot(context: &Context, args: &StatsArgs, snapshot: &Snapshot) -> Result<()> {
     if context.json {
         return print::json(context, snapshot);
     }
+    if args.waits {
+        return print_waits(&snapshot.waits);
+    }
     print_counters("POLLER", &snapshot.pollers)?;
     print_counters("NAPI", &snapshot.napis)
+}
+
+/// A row a power of two, from the shortest to the longest wait that any poller has counted.
+fn print_waits(waits: &[Waited]) -> Result<()> {
+    let classes = |one: &Waited| {
+        [
+            (one.cpu, "rt", one.rt.clone()),
+            (one.cpu, "normal", one.normal.clone()),
+        ]
+    };
+    let columns: Vec<(u32, &str, Waits)> = waits.iter().flat_map(classes).collect();
+    let mut limits: Vec<Option<u64>> = columns
+        .iter()
+        .flat_map(|(_, _, waits)| waits.iter().map(|wait| wait.below_ns))
+        .collect();
+    limits.sort_by_key(|limit| limit.unwrap_or(u64::MAX));
+    limits.dedup();
+    let names: Vec<String> = columns
+        .iter()
+        .map(|(cpu, class, _)| format!("CPU {cpu} {class}"))
+        .collect();
+    let header: Vec<&str> = std::iter::once("WAITED")
+        .chain(names.iter().map(String::as_str))
+        .collect();
+    let row = |limit: &Option<u64>| {
+        let count = |waits: &Waits| waits.iter().find(|wait| wait.below_ns == *limit);
+        let counts = columns
+            .iter()
+            .map(|(_, _, waits)| count(waits).map_or(0, |wait| wait.count).to_string());
+        std::iter::once(describe_limit(*limit))
+            .chain(counts)
+            .collect()
+    };
+    print::table(&header, limits.iter().map(row).collect(), 1)?;
+    print::line("")
+}
+
+fn describe_limit(below_ns: Option<u64>) -> String {
+    match below_ns {
+        None => "longer".into(),
+        Some(ns @ 0..1_000) => format!("< {ns} ns"),
+        Some(ns @ 1_000..1_000_000) => format!("< {:.1} us", ns as f64 / 1e3),
+        Some(ns) => format!("< {:.1} ms", ns as f64 / 1e6),
+    }
 }
 
 fn print_counters(title: &str, counted: &[Counted]) -> Result<()> {

@@ -5,8 +5,8 @@
  *
  * Loading starts it, unloading stops it. Every @period_ms on average (uniform
  * between half and one and a half of it, from @seed) @burst packets become
- * ready; the poll function spends @pkt_ns on each. No packet enters the stack:
- * what is tested is who waits for this work.
+ * ready for each of its @napis instances; the poll function spends @pkt_ns on
+ * each. No packet enters the stack: what is tested is who waits for this work.
  */
 #include <linux/cpu.h>
 #include <linux/hrtimer.h>
@@ -31,6 +31,11 @@ static unsigned int seed = 1;
 module_param(seed, uint, 0444);
 MODULE_PARM_DESC(seed, "seed of the times between bursts");
 
+#define STORM_NAPIS_MAX	8
+static unsigned int napis = 1;
+module_param(napis, uint, 0444);
+MODULE_PARM_DESC(napis, "NAPI instances, each with its own packets, up to 8");
+
 /* What was done so far; written on @cpu only. */
 static unsigned long bursts;
 module_param(bursts, ulong, 0444);
@@ -38,6 +43,9 @@ static unsigned long packets;
 module_param(packets, ulong, 0444);
 static unsigned long polls;
 module_param(polls, ulong, 0444);
+/* Packets of each instance. */
+static unsigned long served[STORM_NAPIS_MAX];
+module_param_array(served, ulong, NULL, 0444);
 
 #ifdef STORM_OLD_HRTIMER
 static void hrtimer_setup(struct hrtimer *timer,
@@ -50,10 +58,12 @@ static void hrtimer_setup(struct hrtimer *timer,
 #endif
 
 static struct net_device *storm_dev;
-static struct napi_struct storm_napi;
+static struct storm_one {
+	struct napi_struct napi;
+	atomic_t ready;
+} storm_all[STORM_NAPIS_MAX];
 static struct hrtimer storm_timer;
 static struct rnd_state storm_rnd;
-static atomic_t storm_ready;
 
 /* PAUSE gives up the turn of a virtual CPU, see docs/reference/lab.md. */
 static void storm_spin(u64 ns)
@@ -66,16 +76,18 @@ static void storm_spin(u64 ns)
 
 static int storm_poll(struct napi_struct *napi, int budget)
 {
-	int work = min(budget, atomic_read(&storm_ready));
+	struct storm_one *one = container_of(napi, struct storm_one, napi);
+	int work = min(budget, atomic_read(&one->ready));
 
 	polls++;
 	if (work > 0) {
 		storm_spin((u64)work * pkt_ns);
-		atomic_sub(work, &storm_ready);
+		atomic_sub(work, &one->ready);
 		packets += work;
+		served[one - storm_all] += work;
 	}
 	if (work < budget && napi_complete_done(napi, work) &&
-	    atomic_read(&storm_ready))
+	    atomic_read(&one->ready))
 		napi_schedule(napi);
 	return work;
 }
@@ -90,9 +102,13 @@ static u64 storm_next_ns(void)
 
 static enum hrtimer_restart storm_arrive(struct hrtimer *timer)
 {
+	unsigned int i;
+
 	bursts++;
-	atomic_add(burst, &storm_ready);
-	napi_schedule_irqoff(&storm_napi);
+	for (i = 0; i < napis; i++) {
+		atomic_add(burst, &storm_all[i].ready);
+		napi_schedule_irqoff(&storm_all[i].napi);
+	}
 	hrtimer_forward_now(timer, ns_to_ktime(storm_next_ns()));
 	return HRTIMER_RESTART;
 }
@@ -119,8 +135,17 @@ static void storm_setup(struct net_device *dev)
 	dev->flags = IFF_NOARP;
 }
 
+static void storm_del_napis(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < napis; i++)
+		netif_napi_del(&storm_all[i].napi);
+}
+
 static int __init storm_init(void)
 {
+	unsigned int i;
 	int err;
 
 	if (!burst || !pkt_ns || !period_ms || cpu >= nr_cpu_ids ||
@@ -128,17 +153,23 @@ static int __init storm_init(void)
 		pr_err("burst, pkt_ns and period_ms must not be 0, and cpu must be online\n");
 		return -EINVAL;
 	}
+	if (!napis || napis > STORM_NAPIS_MAX) {
+		pr_err("napis must be from 1 to %d\n", STORM_NAPIS_MAX);
+		return -EINVAL;
+	}
 	storm_dev = alloc_netdev(0, "storm%d", NET_NAME_ENUM, storm_setup);
 	if (!storm_dev)
 		return -ENOMEM;
-	netif_napi_add(storm_dev, &storm_napi, storm_poll);
+	for (i = 0; i < napis; i++)
+		netif_napi_add(storm_dev, &storm_all[i].napi, storm_poll);
 	err = register_netdev(storm_dev);
 	if (err) {
-		netif_napi_del(&storm_napi);
+		storm_del_napis();
 		free_netdev(storm_dev);
 		return err;
 	}
-	napi_enable(&storm_napi);
+	for (i = 0; i < napis; i++)
+		napi_enable(&storm_all[i].napi);
 
 	prandom_seed_state(&storm_rnd, seed);
 	hrtimer_setup(&storm_timer, storm_arrive, CLOCK_MONOTONIC,
@@ -149,9 +180,12 @@ static int __init storm_init(void)
 
 static void __exit storm_exit(void)
 {
+	unsigned int i;
+
 	hrtimer_cancel(&storm_timer);
-	napi_disable(&storm_napi);
-	netif_napi_del(&storm_napi);
+	for (i = 0; i < napis; i++)
+		napi_disable(&storm_all[i].napi);
+	storm_del_napis();
 	unregister_netdev(storm_dev);
 	free_netdev(storm_dev);
 }

@@ -109,6 +109,7 @@ impl Run<'_> {
             Some(poller) => self.restored.pollers.push(poller),
             None => self.restored.changes.extend(plan.changes()),
         }
+        self.restored.notes.extend(plan.notes);
         Ok(())
     }
 

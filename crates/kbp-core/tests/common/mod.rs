@@ -16,8 +16,9 @@ use kbp_core::model::{Napi, NapiRef, Poller, PollerSpec, Schedule, Stats};
 use kbp_core::netlink::Refusal;
 use kbp_core::netns::NetnsError;
 use kbp_core::plan::AttachRequest;
-use kbp_core::service::Service;
+use kbp_core::service::{Service, CLASS};
 use kbp_core::uapi::{Backlog, Freq, Mode, Owns, State, NAPI_COUNTERS, POLLER_COUNTERS};
+use kbp_core::waits::Waits;
 use kbp_core::Host;
 use tempfile::TempDir;
 
@@ -265,6 +266,7 @@ pub fn napi(ifname: &str, queue: u32, cpu: u32) -> Napi {
         cpu,
         mode_requested: Mode::Busy,
         mode_active: Mode::Busy,
+        class: CLASS,
         cpu_budget: None,
         max_wake_latency_us: None,
         netns_cookie: Some(COOKIE),
@@ -353,6 +355,8 @@ impl Control for Family {
             freq_active: spec(cpu).and_then(|spec| spec.freq).unwrap_or(Freq::Off),
             max_cstate_latency_us: spec(cpu).and_then(|spec| spec.max_cstate_latency_us),
             cstates_limited: None,
+            rt_waits: Waits::default(),
+            normal_waits: Waits::default(),
             stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
         };
         Ok(self.pollers.iter().map(poller).collect())
@@ -386,6 +390,7 @@ impl Control for Family {
         let attached = Napi {
             mode_requested: service.mode,
             mode_active: service.mode,
+            class: service.class,
             cpu_budget: service.cpu_budget,
             max_wake_latency_us: service.max_wake_latency_us,
             ..attached

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use kbp_core::pollers::default_priority;
 use kbp_core::Host;
 
 use super::frames::{self, FramesArgs};
@@ -119,9 +120,9 @@ pub struct CompareArgs {
     /// SCHED_FIFO priority of client and server
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u8).range(1..=98))]
     app_priority: u8,
-    /// SCHED_FIFO priority of the poller and of threads that serve instead of it
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=98))]
-    poller_priority: u8,
+    /// SCHED_FIFO priority of the poller and of threads that serve instead of it [default: 50, on PREEMPT_RT 49]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
+    poller_priority: Option<u8>,
     /// Mechanisms whose idle cells sockperf measures too, in the first round; `none` for none
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     third_party: Vec<String>,
@@ -215,7 +216,7 @@ impl CompareArgs {
             frames: self.frames.traffics(u64::from(self.seed), TIMEOUT_NS)?,
             row_ns: self.row_ns(preset::find(&self.preset)?),
             mechanisms: MechanismConfig {
-                fifo_priority: self.poller_priority,
+                fifo_priority: self.poller_priority(),
                 module: self.module(),
                 keep_module: KeepModule::WhileOurs,
                 ..MechanismConfig::default()
@@ -245,6 +246,11 @@ impl CompareArgs {
     /// The revision of the source.
     pub(super) fn git(&self) -> Option<&str> {
         self.git.as_deref()
+    }
+
+    fn poller_priority(&self) -> u8 {
+        let default_priority = || default_priority(&Host::system());
+        self.poller_priority.unwrap_or_else(default_priority)
     }
 
     fn row_ns(&self, preset: &Preset) -> RowNs {
@@ -321,7 +327,7 @@ impl CompareArgs {
             row_ns: options.row_ns.clone(),
             cpus: options.path.cpus,
             app_fifo_priority: self.app_priority,
-            poller_fifo_priority: self.poller_priority,
+            poller_fifo_priority: self.poller_priority(),
             storm: Load::Storm.words(&options.loads),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             loads: plan

@@ -7,7 +7,8 @@
 
 use kbp_core::model::{NapiRef, Poller, PollerSpec, Schedule};
 use kbp_core::plan::{AttachRequest, Session, Target};
-use kbp_core::uapi::{Backlog, Freq, Mode, Owns};
+use kbp_core::service::{Service, CLASS};
+use kbp_core::uapi::{Backlog, Freq, Mode, Owns, PollClass};
 use kbp_core::{backlog, check, governor, module, sched, Client, CpuList, Host};
 
 use crate::compare::rig::Link;
@@ -21,6 +22,10 @@ use crate::result::Row;
 pub(crate) struct Kbp {
     /// How attached instances are served.
     pub mode: Mode,
+    /// How urgent they are to the poller; everything else of its CPU is of class normal.
+    pub class: PollClass,
+    /// Packets of a poll of class normal; `None` for what the module takes.
+    pub budget: Option<u32>,
     /// Whether the frequency of its CPU follows it.
     pub freq: Freq,
 }
@@ -59,7 +64,18 @@ fn whole(ifname: &str) -> Target {
     }
 }
 
-fn attach(link: &Link, cpu: u32, mode: Mode) -> Result<()> {
+/// The poller that others differ from: attached as `kbp attach` does it.
+pub(super) const BUSY: Kbp = Kbp {
+    mode: Mode::Busy,
+    class: CLASS,
+    budget: None,
+    freq: Freq::Off,
+};
+
+/// Packets of a poll of class normal where real-time devices are what counts: they wait for such a poll.
+pub(super) const RT_BUDGET: u32 = 2;
+
+fn attach(link: &Link, cpu: u32, service: Service) -> Result<()> {
     link.run(|ifname| {
         let (host, mut client) = (Host::system(), connect()?);
         let mut session = Session::open(&host, &mut client)?;
@@ -67,7 +83,7 @@ fn attach(link: &Link, cpu: u32, mode: Mode) -> Result<()> {
             target: whole(ifname),
             queues: Vec::new(),
             cpus: vec![cpu],
-            service: mode.into(),
+            service,
             move_irq: link.has_interrupts,
             // Mechanisms differ in who receives; the transmit queues stay as they are under all of them.
             set_xps: false,
@@ -95,7 +111,7 @@ fn needs_backlog(bench: &Bench<'_>) -> bool {
     bench.rig.links.iter().any(|link| !link.has_interrupts)
 }
 
-fn active_modes(ifname: &str) -> Result<Vec<Mode>> {
+fn active_services(ifname: &str) -> Result<Vec<(Mode, PollClass)>> {
     let mut client = connect()?;
     let queues = Host::system().interface(ifname)?.rx_queues;
     let active = (0..queues).map(|queue| {
@@ -103,7 +119,8 @@ fn active_modes(ifname: &str) -> Result<Vec<Mode>> {
             ifname: ifname.into(),
             queue,
         };
-        client.napi_get(&napi).map(|napi| napi.mode_active)
+        let napi = client.napi_get(&napi);
+        napi.map(|napi| (napi.mode_active, napi.class))
     });
     Ok(active
         .collect::<std::result::Result<_, _>>()
@@ -129,6 +146,13 @@ fn delete_poller(cpu: u32) -> Result<()> {
 }
 
 impl Kbp {
+    fn service(&self) -> Service {
+        Service {
+            class: self.class,
+            ..Service::from(self.mode)
+        }
+    }
+
     fn verify_poller(&self, bench: &Bench<'_>, poller: &Poller) -> Result<()> {
         if poller.owns != Owns::All {
             return Err(bench.inactive("the poller does not own all of its CPU"));
@@ -143,6 +167,12 @@ impl Kbp {
             return Err(bench.inactive(format!(
                 "the poller runs as {:?} on CPU {cpus}",
                 poller.schedule
+            )));
+        }
+        if let Some(budget) = self.budget.filter(|budget| *budget != poller.budget) {
+            return Err(bench.inactive(format!(
+                "the poller has a budget of {}, not of {budget}",
+                poller.budget
             )));
         }
         self.verify_frequency(bench, poller)
@@ -170,11 +200,13 @@ impl Kbp {
     }
 
     fn verify_link(&self, bench: &Bench<'_>, link: &Link) -> Result<()> {
-        let served = link.run(active_modes)?;
-        if !served.is_empty() && served.iter().all(|mode| *mode == self.mode) {
+        let served = link.run(active_services)?;
+        let wanted = (self.mode, self.class);
+        if !served.is_empty() && served.iter().all(|found| *found == wanted) {
             return Ok(());
         }
-        let names: Vec<String> = served.iter().map(ToString::to_string).collect();
+        let words = |(mode, class): &(Mode, PollClass)| format!("{mode} in class {class}");
+        let names: Vec<String> = served.iter().map(words).collect();
         Err(bench.inactive(format!(
             "{} is served as [{}]",
             link.ifname,
@@ -224,6 +256,7 @@ impl Family for Kbp {
         let spec = PollerSpec {
             owns: Some(Owns::All),
             schedule: Some(Schedule::Fifo { priority }),
+            budget: self.budget,
             freq: Some(self.freq).filter(|freq| *freq != Freq::Off),
             ..PollerSpec::new(cpu)
         };
@@ -234,7 +267,7 @@ impl Family for Kbp {
             backlog::apply(&mut client, &plan)?;
         }
         for link in links::with_napi(&bench.rig.links)? {
-            attach(link, cpu, self.mode)?;
+            attach(link, cpu, self.service())?;
         }
         steer::to_poller(bench)?;
         let poller = client.poller_get(cpu).map_err(kbp_core::Error::from)?;

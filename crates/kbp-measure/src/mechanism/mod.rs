@@ -29,7 +29,7 @@ mod threaded;
 use std::path::PathBuf;
 
 use kbp_core::napi_netlink::Threading;
-use kbp_core::uapi::{Freq, Mode};
+use kbp_core::uapi::{Freq, Mode, PollClass};
 use kbp_core::Host;
 use serde::Serialize;
 
@@ -125,6 +125,19 @@ const PLAIN: Mechanism = Mechanism {
     family: &stock::Stock,
 };
 
+/// Our poller, as `kbp attach` makes it; its other mechanisms say how they differ.
+const POLLER: Mechanism = Mechanism {
+    name: "kbp-busy",
+    about: "our poller owns its CPU, SCHED_FIFO; NAPI instances attached, mode busy",
+    changes: Changes {
+        poller: true,
+        ..Changes::NONE
+    },
+    changes_machine: true,
+    family: &kbp::BUSY,
+    ..PLAIN
+};
+
 /// Every mechanism, the stock path first.
 pub static MECHANISMS: &[Mechanism] = &[
     PLAIN,
@@ -201,89 +214,93 @@ pub static MECHANISMS: &[Mechanism] = &[
         family: &rt::PreemptRt,
         ..PLAIN
     },
-    Mechanism {
-        name: "kbp-busy",
-        about: "our poller owns its CPU, SCHED_FIFO; NAPI instances attached, mode busy",
-        changes: Changes {
-            poller: true,
-            ..Changes::NONE
-        },
-        changes_machine: true,
-        family: &kbp::Kbp {
-            mode: Mode::Busy,
-            freq: Freq::Off,
-        },
-        ..PLAIN
-    },
+    POLLER,
     Mechanism {
         name: "kbp-sleep",
         about: "our poller as with kbp-busy, mode sleep: interrupts wake it, and it polls until nothing is left",
-        changes: Changes {
-            poller: true,
-            ..Changes::NONE
-        },
-        changes_machine: true,
         family: &kbp::Kbp {
             mode: Mode::Sleep,
-            freq: Freq::Off,
+            ..kbp::BUSY
         },
-        ..PLAIN
+        ..POLLER
     },
     Mechanism {
         name: "kbp-sleep+freq",
         about: "kbp-sleep, and the CPU's frequency is low in sleeps that are long enough (frequency auto)",
-        changes: Changes {
-            poller: true,
-            ..Changes::NONE
-        },
-        changes_machine: true,
         family: &kbp::Kbp {
             mode: Mode::Sleep,
             freq: Freq::Auto,
+            ..kbp::BUSY
         },
-        ..PLAIN
+        ..POLLER
     },
     Mechanism {
         name: "kbp-sleep+freq-on",
         about: "kbp-sleep, and the CPU's frequency is low in each sleep, as in the EE-KBP paper (frequency on)",
-        changes: Changes {
-            poller: true,
-            ..Changes::NONE
-        },
-        changes_machine: true,
         family: &kbp::Kbp {
             mode: Mode::Sleep,
             freq: Freq::On,
+            ..kbp::BUSY
         },
-        ..PLAIN
+        ..POLLER
     },
     Mechanism {
         name: "kbp-adaptive",
         about: "our poller as with kbp-busy, mode adaptive: it polls while packets are likely, and sleeps otherwise",
-        changes: Changes {
-            poller: true,
-            ..Changes::NONE
-        },
-        changes_machine: true,
         family: &kbp::Kbp {
             mode: Mode::Adaptive,
-            freq: Freq::Off,
+            ..kbp::BUSY
         },
-        ..PLAIN
+        ..POLLER
     },
     Mechanism {
         name: "kbp-adaptive+freq",
         about: "kbp-adaptive, and the CPU's frequency is low in sleeps that are long enough (frequency auto)",
-        changes: Changes {
-            poller: true,
-            ..Changes::NONE
-        },
-        changes_machine: true,
         family: &kbp::Kbp {
             mode: Mode::Adaptive,
             freq: Freq::Auto,
+            ..kbp::BUSY
         },
-        ..PLAIN
+        ..POLLER
+    },
+    Mechanism {
+        name: "kbp-busy-rt",
+        about: "kbp-busy with the shortest waits: everything else of the CPU, of class normal, in polls of 2 packets",
+        family: &kbp::Kbp {
+            budget: Some(kbp::RT_BUDGET),
+            ..kbp::BUSY
+        },
+        ..POLLER
+    },
+    Mechanism {
+        name: "kbp-sleep-rt",
+        about: "kbp-sleep with the shortest waits: everything else of the CPU, of class normal, in polls of 2 packets",
+        family: &kbp::Kbp {
+            mode: Mode::Sleep,
+            budget: Some(kbp::RT_BUDGET),
+            ..kbp::BUSY
+        },
+        ..POLLER
+    },
+    Mechanism {
+        name: "kbp-adaptive-rt",
+        about:
+            "kbp-adaptive with the shortest waits: everything else of the CPU, of class normal, in polls of 2 packets",
+        family: &kbp::Kbp {
+            mode: Mode::Adaptive,
+            budget: Some(kbp::RT_BUDGET),
+            ..kbp::BUSY
+        },
+        ..POLLER
+    },
+    Mechanism {
+        name: "kbp-busy-normal",
+        about: "kbp-busy with one poll list: what is attached is of class normal, like everything else of the CPU",
+        family: &kbp::Kbp {
+            class: PollClass::Normal,
+            ..kbp::BUSY
+        },
+        ..POLLER
     },
 ];
 

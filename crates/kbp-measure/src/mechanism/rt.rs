@@ -9,20 +9,13 @@ use crate::mechanism::family::{Bench, Family, Moved, Site};
 use crate::mechanism::stock;
 use crate::result::Row;
 
-/// What a PREEMPT_RT kernel has, with a 1 in it.
-const MARK: &str = "sys/kernel/realtime";
-
 /// The stock path of a PREEMPT_RT kernel.
 #[derive(Debug)]
 pub(crate) struct PreemptRt;
 
-fn is_realtime(host: &Host) -> bool {
-    host.read_trimmed(MARK).is_ok_and(|text| text == "1")
-}
-
 impl Family for PreemptRt {
     fn can_run(&self, site: &Site<'_>) -> std::result::Result<(), String> {
-        match is_realtime(site.host) {
+        match site.host.is_preempt_rt() {
             true => Ok(()),
             false => Err("this kernel is no PREEMPT_RT one; boot one that is".into()),
         }
@@ -39,7 +32,7 @@ impl Family for PreemptRt {
     }
 
     fn verify(&self, bench: &Bench<'_>, threads: &[u32]) -> Result<()> {
-        if !is_realtime(&Host::system()) {
+        if !Host::system().is_preempt_rt() {
             return Err(bench.inactive("this kernel is no PREEMPT_RT one"));
         }
         match threads.is_empty() && !bench.rig.receive_irqs.is_empty() {

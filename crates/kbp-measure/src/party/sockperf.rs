@@ -135,6 +135,7 @@ fn parse(text: &str) -> std::result::Result<SockperfReport, String> {
             p999: ns("percentile 99.900 =")?,
             max: ns("<MAX> observation =")?,
             mean: number_after(&text, "Summary: Round trip is")? * 1e3,
+            sd: None,
         },
     })
 }
@@ -197,6 +198,7 @@ sockperf: ---> <MIN> observation =   14.261
             p999: 80_162,
             max: 3_392_914,
             mean: 23_655.0,
+            sd: None,
         };
         let want = SockperfReport {
             n: 36_808,

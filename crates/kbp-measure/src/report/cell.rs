@@ -170,6 +170,7 @@ fn pooled_rtt(rows: &[&Row], histogram_ns: &[[u64; 2]]) -> RttNs {
         return RttNs::default();
     }
     let weighted = |row: &&&Row| row.rtt_ns.mean * row.n as f64;
+    let mean = answered.iter().map(weighted).sum::<f64>() / n as f64;
     let averaged = |pick: fn(&RttNs) -> u64| {
         answered.iter().map(|row| pick(&row.rtt_ns)).sum::<u64>() / answered.len() as u64
     };
@@ -184,8 +185,20 @@ fn pooled_rtt(rows: &[&Row], histogram_ns: &[[u64; 2]]) -> RttNs {
         p99: at(0.99, |rtt| rtt.p99),
         p999: at(0.999, |rtt| rtt.p999),
         max: answered.iter().map(|row| row.rtt_ns.max).max().unwrap_or(0),
-        mean: answered.iter().map(weighted).sum::<f64>() / n as f64,
+        mean,
+        sd: pooled_sd(&answered, mean),
     }
+}
+
+/// Of all round trips of rows together, about their common mean; `None` if a row has none.
+fn pooled_sd(rows: &[&&Row], mean: f64) -> Option<f64> {
+    let (mut squares, mut n) = (0.0, 0);
+    for row in rows {
+        let away = row.rtt_ns.mean - mean;
+        squares += row.n as f64 * (row.rtt_ns.sd?.powi(2) + away.powi(2));
+        n += row.n;
+    }
+    Some((squares / n as f64).sqrt())
 }
 
 /// Cells that are compared with each other.
@@ -345,6 +358,7 @@ mod tests {
             p999: max,
             max,
             mean: 5.0,
+            sd: Some(1.0),
         };
         let row = |p50, max| Row {
             n: 10,

@@ -28,6 +28,7 @@ pub struct Counts {
 pub struct RoundTrips {
     histogram: Histogram<u64>,
     sum_ns: u128,
+    squares_ns2: u128,
     min_ns: u64,
     max_ns: u64,
 }
@@ -49,6 +50,7 @@ impl RoundTrips {
         Self {
             histogram,
             sum_ns: 0,
+            squares_ns2: 0,
             min_ns: u64::MAX,
             max_ns: 0,
         }
@@ -58,6 +60,7 @@ impl RoundTrips {
     pub fn record(&mut self, rtt_ns: u64) {
         self.histogram.saturating_record(rtt_ns);
         self.sum_ns += u128::from(rtt_ns);
+        self.squares_ns2 += u128::from(rtt_ns).pow(2);
         self.min_ns = self.min_ns.min(rtt_ns);
         self.max_ns = self.max_ns.max(rtt_ns);
     }
@@ -71,6 +74,7 @@ impl RoundTrips {
             .add(&other.histogram)
             .expect("histograms of the same bounds");
         self.sum_ns += other.sum_ns;
+        self.squares_ns2 += other.squares_ns2;
         self.min_ns = self.min_ns.min(other.min_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
@@ -100,6 +104,14 @@ impl RoundTrips {
             0 => 0.0,
             count => self.sum_ns as f64 / count as f64,
         }
+    }
+
+    /// Standard deviation of the round trips, nanoseconds; 0 when there is none.
+    pub fn sd_ns(&self) -> f64 {
+        let count = u128::from(self.count().max(1));
+        // In whole numbers: the squares of two means of near numbers would lose what is asked for.
+        let variance = (count * self.squares_ns2).saturating_sub(self.sum_ns.pow(2));
+        (variance as f64).sqrt() / count as f64
     }
 
     /// The round trip that `percent` of all do not exceed, nanoseconds, never above
@@ -144,6 +156,9 @@ mod tests {
         assert_eq!(rtts.max_ns(), model[model.len() - 1]);
         let mean = model.iter().sum::<u64>() as f64 / model.len() as f64;
         assert!((rtts.mean_ns() - mean).abs() < 1e-6);
+        let square = |rtt: &u64| (*rtt as f64 - mean).powi(2);
+        let variance = model.iter().map(square).sum::<f64>() / model.len() as f64;
+        assert!((rtts.sd_ns() / variance.sqrt() - 1.0).abs() < 1e-6);
         for percent in [50.0, 90.0, 99.0, 99.9] {
             let rank = (percent / 100.0 * model.len() as f64).ceil() as usize;
             let want = model[rank - 1] as f64;

@@ -9,8 +9,8 @@ use kbp_core::client::ClientError;
 use kbp_core::model::{Napi, PollerSpec, Schedule};
 use kbp_core::module::{self, ModuleError};
 use kbp_core::plan::{undo_everything, AttachRequest, DetachPlan, Session, Target};
-use kbp_core::service::{Service, Share};
-use kbp_core::uapi::{Backlog, Mode, Owns};
+use kbp_core::service::{Service, Share, CLASS};
+use kbp_core::uapi::{Backlog, Mode, Owns, PollClass};
 use kbp_core::{Class, Client};
 use kbp_measure::rng::SplitMix64;
 use kbp_measure::Result;
@@ -183,12 +183,13 @@ fn random_attach(world: &World, rng: &mut SplitMix64) -> Result<AttachRequest> {
     })
 }
 
-/// A mode, and sometimes one of its limits.
+/// A mode with a class, and sometimes one of its limits.
 fn random_service(rng: &mut SplitMix64) -> Service {
     let mode = one_of(rng, &Service::modes())
         .copied()
         .unwrap_or(Mode::Busy);
     let mut service = Service::from(mode);
+    service.class = one_of(rng, PollClass::ALL).copied().unwrap_or(CLASS);
     match (mode, rng.in_range(0, 2)) {
         (Mode::Adaptive, 0) => {
             service.cpu_budget = Share::from_permille(rng.in_range(1, 1000) as u32)

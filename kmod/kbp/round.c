@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A round of polling: who is polled, in which order, and what of sending is done
+ * between.
+ *
+ * One poll is in poll.c, the choice within class normal in turn.c. Context: the
+ * poller thread; BH is off in stretches of a few polls that find packets
+ * (KBP_BATCH_POLLS), so that nothing else of this CPU's receive path runs in
+ * between, and others of the CPU who need BH wait for no more.
+ */
+#include <linux/bottom_half.h>
+#include <linux/interrupt.h>
+#include <linux/rcupdate.h>
+#include <linux/rtnetlink.h>
+
+#include "kbp.h"
+
+/*
+ * What the stock path put on this CPU's softirq list (before the poller came,
+ * or from a CPU that went) belongs to a poller that owns all. Not the backlog,
+ * which must not leave its CPU: that is taken in backlog.c.
+ */
+static void kbp_take_softirq_list(struct kbp_poller *p)
+{
+	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+	struct napi_struct *n, *next;
+
+	if (p->config.owns != KBP_OWNS_ALL || list_empty(&sd->poll_list))
+		return;
+
+	raw_spin_lock_irq(&p->lock);
+	if (!kbp_is_relieved(p) && !p->closing) {
+		list_for_each_entry_safe(n, next, &sd->poll_list, poll_list) {
+			if (n == &sd->backlog)
+				continue;
+			list_del_init(&n->poll_list);
+			kbp_put(p, n, NULL);
+			kbp_count(&p->stats, taken, 1);
+		}
+	}
+	raw_spin_unlock_irq(&p->lock);
+}
+
+/* bh_off pairs with kbp_relieve(): it is set only while softirqs can't run. */
+static void kbp_bh_disable(struct kbp_poller *p)
+{
+	local_bh_disable();
+	WRITE_ONCE(p->bh_off, true);
+}
+
+/*
+ * What is left of sending: packets to be freed, queues that were full. Newer kernels
+ * do that when BH is on again, older ones not while ksoftirqd is awake, and that
+ * does not get on while a FIFO thread polls: senders would wait for their memory.
+ * What it schedules is no next step of what is attached, see kbp_goes_on().
+ */
+static void kbp_serve_net_tx(struct kbp_poller *p)
+{
+	bool serving = p->serving;
+
+	if (likely(!(local_softirq_pending() & BIT(NET_TX_SOFTIRQ))))
+		return;
+	local_irq_disable();
+	set_softirq_pending(local_softirq_pending() & ~BIT(NET_TX_SOFTIRQ));
+	local_irq_enable();
+	p->serving = false;
+	kbp_net_tx_action();
+	p->serving = serving;
+}
+
+static void kbp_bh_enable(struct kbp_poller *p)
+{
+	kbp_serve_net_tx(p);
+	WRITE_ONCE(p->bh_off, false);
+	local_bh_enable();
+}
+
+static struct bpf_net_context *kbp_stretch_begin(struct kbp_poller *p,
+						 struct bpf_net_context *ctx)
+{
+	kbp_bh_disable(p);
+	return bpf_net_ctx_set(ctx);
+}
+
+static void kbp_stretch_end(struct kbp_poller *p, struct bpf_net_context *ctx)
+{
+	bpf_net_ctx_clear(ctx);
+	kbp_bh_enable(p);
+}
+
+/* End a stretch and begin the next, so that softirqs of others get on. */
+static void kbp_stretch_break(struct kbp_poller *p)
+{
+	kbp_bh_enable(p);
+	kbp_bh_disable(p);
+}
+
+/* The backlog's turn, if the poller has it as @wanted. Returns the packets. */
+static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
+			    int budget)
+{
+	int work = kbp_backlog_poll(p, wanted, budget);
+
+	if (work)
+		kbp_count_poll(p, NULL, kbp_backlog_class(wanted), work);
+	return work;
+}
+
+/* Is it let go of, whatever its class: for a rest, or for somebody who may wait? */
+static bool kbp_lets_all_go(const struct kbp_poller *p)
+{
+	return p->resting || p->letting_go;
+}
+
+/* Poll a held device, if nobody has taken it back. Returns the packets. */
+static int kbp_turn_held(struct kbp_poller *p, struct kbp_napi *a)
+{
+	/* Pairs with the cmpxchg() in kbp_unhold(). */
+	if (cmpxchg(&a->hold, KBP_HOLD_HELD, KBP_HOLD_POLLING) != KBP_HOLD_HELD)
+		return 0;
+	return kbp_step_held(p, a);
+}
+
+/*
+ * Each held device of class rt, once; of class normal too, if all are let go of.
+ * Returns the packets.
+ */
+static int kbp_turn_held_rt(struct kbp_poller *p)
+{
+	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
+	int work = 0, found, busy_polls = 0;
+	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (READ_ONCE(a->hold) != KBP_HOLD_HELD)
+			continue;
+		found = 0;
+		if (a->class == KBP_POLL_CLASS_RT || kbp_lets_all_go(p))
+			found = kbp_turn_held(p, a);
+		wakeful += !a->armed;
+		work += found;
+		if (found && ++busy_polls % KBP_BATCH_POLLS == 0)
+			kbp_stretch_break(p);
+	}
+	rcu_read_unlock();
+	p->wakeful = wakeful;
+	return work;
+}
+
+/*
+ * The turn of class rt: each held device once, the backlog if it is attached, and
+ * then what is scheduled. Whoever wants an instance back waits for the end of one
+ * poll at most. Returns the packets.
+ */
+static int kbp_turn_rt(struct kbp_poller *p)
+{
+	/* Who rests looks at the clock after each, and has small ones. */
+	int polls, polls_max = p->resting ? 1 : KBP_BATCH_POLLS;
+	int budget = p->resting ? p->config.budget : NAPI_POLL_WEIGHT;
+	int work, found;
+
+	p->serving = true;
+	work = kbp_turn_held_rt(p);
+	/*
+	 * A packet of a container passes the backlog once for each veth, bridge
+	 * port and tunnel on its way: all of that before what is of class normal.
+	 */
+	for (polls = 0; polls < polls_max; polls++) {
+		found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, budget);
+		work += found;
+		if (!kbp_step_todo(p, KBP_POLL_CLASS_RT, &work) && !found)
+			break;
+	}
+	p->serving = false;
+	return work;
+}
+
+/* Is it held, and of class normal? */
+static bool kbp_is_held_normal(const struct kbp_napi *a)
+{
+	return a->class == KBP_POLL_CLASS_NORMAL &&
+	       READ_ONCE(a->hold) == KBP_HOLD_HELD;
+}
+
+/* What could be polled of class normal. */
+static struct kbp_normals kbp_look_for_normals(const struct kbp_poller *p)
+{
+	struct kbp_normals now = {
+		.listed = READ_ONCE(p->listed[KBP_POLL_CLASS_NORMAL]),
+		.backlog = kbp_backlog_is_open(p, KBP_BACKLOG_OWNED),
+	};
+	const struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link)
+		now.held += kbp_is_held_normal(a);
+	rcu_read_unlock();
+	return now;
+}
+
+/* The next held device of class normal that this lap has not polled. */
+static int kbp_turn_held_normal(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+	int work = 0;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (!kbp_is_held_normal(a) || a->lap == p->lap.number)
+			continue;
+		a->lap = p->lap.number;
+		work = kbp_turn_held(p, a);
+		break;
+	}
+	rcu_read_unlock();
+	return work;
+}
+
+/*
+ * The turn of class normal: one poll. Returns whether there was work, or is some
+ * left.
+ */
+static bool kbp_turn_normal(struct kbp_poller *p)
+{
+	struct kbp_normals now = kbp_look_for_normals(p);
+	int work = 0;
+
+	switch (kbp_turn_next(&p->lap, &now)) {
+	case KBP_TURN_NONE:
+		return false;
+	case KBP_TURN_LISTED:
+		return kbp_step_todo(p, KBP_POLL_CLASS_NORMAL, &work);
+	case KBP_TURN_HELD:
+		work = kbp_turn_held_normal(p);
+		break;
+	case KBP_TURN_BACKLOG:
+		work = kbp_step_backlog(p, KBP_BACKLOG_OWNED, p->config.budget);
+		break;
+	}
+	return work || !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
+}
+
+/**
+ * kbp_round() - one round of polling: class rt, then one poll of class normal
+ * @p: the poller
+ *
+ * So what is of class rt waits for one poll of class normal at most, and that takes
+ * p->config.budget packets; and class normal has one poll whatever comes in class rt
+ * (paper 003, 3.1). Which one is decided in turn.c.
+ *
+ * Return: whether there was work, or is some left.
+ */
+bool kbp_round(struct kbp_poller *p)
+{
+	struct bpf_net_context store, *ctx;
+	bool busy;
+
+	ctx = kbp_stretch_begin(p, &store);
+	busy = kbp_turn_rt(p) > 0;
+	kbp_take_softirq_list(p);
+	busy |= kbp_turn_normal(p);
+	kbp_defer_free_flush();
+	kbp_stretch_end(p, ctx);
+	return busy;
+}
+
+/**
+ * kbp_round_rt() - poll only what is of class rt
+ * @p: the poller, which rests otherwise
+ *
+ * Return: whether some of that is left on its list.
+ */
+bool kbp_round_rt(struct kbp_poller *p)
+{
+	struct bpf_net_context store, *ctx;
+
+	ctx = kbp_stretch_begin(p, &store);
+	kbp_turn_rt(p);
+	kbp_stretch_end(p, ctx);
+	return !list_empty_careful(&p->todo[KBP_POLL_CLASS_RT]) ||
+	       (kbp_backlog_is_attached(p) && kbp_backlog_has_packets(p));
+}
+
+/**
+ * kbp_release_all() - arm the interrupts of all held devices
+ * @p: the poller; p->resting is set, so nothing is held again
+ *
+ * Return: whether nothing of class rt is left; a device with too many packets has to
+ * be polled again before its interrupt is armed.
+ */
+bool kbp_release_all(struct kbp_poller *p)
+{
+	return !kbp_round_rt(p);
+}
+
+/**
+ * kbp_lacks() - is a device attached that somebody else polls, or nobody?
+ * @p: the poller
+ *
+ * A socket that busy-polls takes an instance where the poller lets go of it, for a
+ * rest, and where interrupts are put off, none ever comes for us. So a poller that
+ * lacks one does not sleep: kbp_claim_all().
+ */
+bool kbp_lacks(const struct kbp_poller *p)
+{
+	const struct kbp_napi *a;
+	bool lacks = false;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (kbp_napi_is_lacking(a)) {
+			lacks = true;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return lacks;
+}
+
+/**
+ * kbp_claim_all() - hold every attached device that nobody polls at this moment
+ * @p: the poller
+ *
+ * A socket lets go of the instance between two calls of its program; the poller
+ * asks in each of its rounds, which are far shorter than those calls. Not while
+ * rtnl_lock is taken: a driver that has waited for the end of our polls may be at
+ * its rings. Then a device has to ask itself, by its interrupt.
+ */
+void kbp_claim_all(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	if (rtnl_is_locked())
+		return;
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link)
+		kbp_napi_claim(a);
+	rcu_read_unlock();
+}
