@@ -105,6 +105,9 @@ pub struct CompareArgs {
         value_name = "DEV"
     )]
     stream_nics: Vec<String>,
+    /// CPU of the streams' receive interrupts [default: the poller's]
+    #[arg(long, value_name = "N")]
+    stream_cpu: Option<u32>,
     /// CPUs of housekeeping, tester, poller and application [default: 0,1,2,3, or what there is]
     #[arg(long, value_delimiter = ',', num_args = 4, value_name = "N")]
     cpus: Vec<u32>,
@@ -224,6 +227,7 @@ impl CompareArgs {
             virtual_clock: self.clock() == Some("virtual"),
             loads: self.loads(cpus),
             stream_nics: pair(&self.stream_nics, "--stream-nics")?,
+            stream_cpu: self.stream_cpu.unwrap_or(cpus.poller),
             third_party_s: self.sockperf_seconds,
             traces: self.trace.then(|| self.out()).transpose()?,
         })
@@ -336,7 +340,10 @@ impl CompareArgs {
                 .into_iter()
                 .filter_map(|name| {
                     let words = match Load::from_name(&name)? {
-                        Load::Stream => streams::words(&options.stream_nics, options.path.cpus),
+                        Load::Stream => {
+                            let (cpus, cpu) = (options.path.cpus, options.stream_cpu);
+                            streams::words(&options.stream_nics, cpus, cpu)
+                        }
                         load => load.words(&options.loads),
                     };
                     Some((name, words))

@@ -49,6 +49,8 @@ pub struct Options {
     pub loads: LoadConfig,
     /// Network cards of the load `stream`: the receiver's, the sender's.
     pub stream_nics: [String; 2],
+    /// CPU of the receive interrupts of these.
+    pub stream_cpu: u32,
     /// Length of a third party's row, seconds.
     pub third_party_s: u32,
     /// Whether guest time is counted instructions, on which some mechanisms look worse than they are.
@@ -216,10 +218,10 @@ impl<'a> Machine<'a> {
 
     /// Puts the cards of the streams on their wire, if a cell wants them and they are not.
     fn bring_up_streams(&mut self, cells: &[&Cell]) -> Result<()> {
-        let nics = &self.options.stream_nics;
+        let (nics, cpu) = (&self.options.stream_nics, self.options.stream_cpu);
         let wanted = cells.iter().any(|cell| cell.load == Load::Stream.name());
         if wanted && self.loads.stream.is_none() && streams::can_run(nics).is_ok() {
-            self.loads.stream = Some(streams::up(nics, self.options.path.cpus)?);
+            self.loads.stream = Some(streams::up(nics, self.options.path.cpus, cpu)?);
         }
         Ok(())
     }

@@ -25,12 +25,12 @@ pub fn can_run(nics: &[String; 2]) -> std::result::Result<(), String> {
     })
 }
 
-/// Puts the pair on its wire. Interrupts of the receiver's card go to the poller's CPU while the load runs; everything
-/// else of the streams is on the housekeeping CPU, out of the way of client and server.
+/// Puts the pair on its wire. Interrupts of the receiver's card go to `irq_cpu` while the load runs; everything else of
+/// the streams is on the housekeeping CPU, out of the way of client and server.
 ///
 /// # Errors
 /// When it can't be made; nothing is left then.
-pub fn up(nics: &[String; 2], cpus: Cpus) -> Result<StreamConfig> {
+pub fn up(nics: &[String; 2], cpus: Cpus, irq_cpu: u32) -> Result<StreamConfig> {
     let topology = topo::add_unless(&spec(nics), &interrupt::requested)?;
     let end = |end: &End| StreamEnd {
         ifname: end.ifname.clone(),
@@ -41,19 +41,19 @@ pub fn up(nics: &[String; 2], cpus: Cpus) -> Result<StreamConfig> {
     Ok(StreamConfig::new(
         end(&topology.server),
         end(&topology.client),
-        Some(cpus.poller),
+        Some(irq_cpu),
     ))
 }
 
 /// The load in words, before its cards are on their wire.
-pub fn words(nics: &[String; 2], cpus: Cpus) -> String {
+pub fn words(nics: &[String; 2], cpus: Cpus, irq_cpu: u32) -> String {
     let end = |ifname: &String| StreamEnd {
         ifname: ifname.clone(),
         netns: None,
         addr: Ipv4Addr::UNSPECIFIED.into(),
         cpu: cpus.housekeeping,
     };
-    StreamConfig::new(end(&nics[0]), end(&nics[1]), Some(cpus.poller)).words()
+    StreamConfig::new(end(&nics[0]), end(&nics[1]), Some(irq_cpu)).words()
 }
 
 /// Removes the pair.
