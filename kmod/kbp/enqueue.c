@@ -65,7 +65,7 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
 	if (p->waiting[slot].napi != n)
 		return;
 	wait_ns = ktime_get_ns() - p->waiting[slot].since_ns;
-	p->waits[class][min(fls64(wait_ns), KBP_WAITS - 1)]++;
+	p->waits[class][kbp_wait_index(wait_ns)]++;
 	if (class == KBP_POLL_CLASS_NORMAL && wait_ns > KBP_OVERDUE_NS)
 		kbp_count(&p->stats, normal_overdue, 1);
 }

@@ -24,7 +24,7 @@
 #include "../uapi/kbp.h"
 #include "pace.h"
 #include "policy.h"
-#include "turn.h"
+#include "rtlist.h"
 #include "window.h"
 
 #define KBP_NAPIS_MAX		64	/* attachments of one poller */
@@ -185,6 +185,7 @@ struct kbp_poller {
 	struct kbp_duty duty;
 	u64 last_ns;
 	unsigned long last_qs;		/* jiffies */
+	u64 bh_waits[KBP_WAITS];	/* for BH; PREEMPT_RT */
 	unsigned int spins;		/* empty rounds */
 	bool resting;			/* attached NAPIs are not held now */
 	bool fifo;			/* runs as SCHED_FIFO now */
@@ -217,6 +218,12 @@ struct kbp_poller {
 	u32 napis_count;		/* kbp_mutex */
 	struct list_head link;		/* kbp_pollers; kbp_mutex */
 };
+
+/* Which counter of a histogram of waits is that of @ns? */
+static inline unsigned int kbp_wait_index(u64 ns)
+{
+	return min(fls64(ns), KBP_WAITS - 1);
+}
 
 extern struct mutex kbp_mutex;
 extern struct list_head kbp_pollers;

@@ -3,7 +3,7 @@
  * A round of polling: who is polled, in which order, and what of sending is done
  * between.
  *
- * One poll is in poll.c, the choice within class normal in turn.c. Context: the
+ * One poll is in poll.c, the choice within class normal in rtlist.c. Context: the
  * poller thread; BH is off in stretches of a few polls that find packets
  * (KBP_BATCH_POLLS), so that nothing else of this CPU's receive path runs in
  * between, and others of the CPU who need BH wait for no more.
@@ -41,11 +41,19 @@ static void kbp_take_softirq_list(struct kbp_poller *p)
 	raw_spin_unlock_irq(&p->lock);
 }
 
-/* bh_off pairs with kbp_relieve(): it is set only while softirqs can't run. */
+/*
+ * bh_off pairs with kbp_relieve(): it is set only while softirqs can't run. On
+ * PREEMPT_RT a lock of the CPU may stand behind that: who has BH off, a thread of
+ * an interrupt for example, lends our priority and is waited for.
+ */
 static void kbp_bh_disable(struct kbp_poller *p)
 {
+	u64 begin_ns = IS_ENABLED(CONFIG_PREEMPT_RT) ? ktime_get_ns() : 0;
+
 	local_bh_disable();
 	WRITE_ONCE(p->bh_off, true);
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		p->bh_waits[kbp_wait_index(ktime_get_ns() - begin_ns)]++;
 }
 
 /*
@@ -247,7 +255,7 @@ static bool kbp_turn_normal(struct kbp_poller *p)
  *
  * So what is of class rt waits for one poll of class normal at most, and that takes
  * p->config.budget packets; and class normal has one poll whatever comes in class rt
- * (paper 003, 3.1). Which one is decided in turn.c.
+ * (paper 003, 3.1). Which one is decided in rtlist.c.
  *
  * Return: whether there was work, or is some left.
  */

@@ -4,7 +4,8 @@
  * uapi/kbp.yaml; KBP_POLLER_COUNTERS and KBP_NAPI_COUNTERS are generated.
  *
  * Context: any that may read; a counter is consistent in itself, the set is
- * not a snapshot. Only the waits are, taken under kbp_poller.lock.
+ * not a snapshot. Only the waits of NAPI instances are, taken under
+ * kbp_poller.lock.
  */
 #include <net/netlink.h>
 
@@ -61,7 +62,7 @@ int kbp_poller_stats_put(struct sk_buff *skb, const struct kbp_poller *p)
 }
 
 /**
- * kbp_poller_waits_put() - add to a message how long instances waited
+ * kbp_poller_waits_put() - add to a message how long instances and poller waited
  * @skb: the message
  * @p: the poller
  *
@@ -83,6 +84,9 @@ int kbp_poller_waits_put(struct sk_buff *skb, struct kbp_poller *p)
 	for (class = 0; class < KBP_POLL_CLASSES && !err; class++)
 		err = nla_put(skb, attrs[class], sizeof(waits[class]),
 			      waits[class]);
+	if (IS_ENABLED(CONFIG_PREEMPT_RT) && !err)
+		err = nla_put(skb, KBP_A_POLLER_BH_WAITS, sizeof(p->bh_waits),
+			      p->bh_waits);
 	return err;
 }
 

@@ -219,6 +219,10 @@ enum kbp_event {
  *	from 0, has the waits below 2^N ns that no counter before it has, and the
  *	last one all longer ones, too.
  * @KBP_A_POLLER_NORMAL_WAITS: The same of class normal.
+ * @KBP_A_POLLER_BH_WAITS: How long the poller waited, at the begin of its
+ *	polls, for others of its CPU that had bottom halves off, counted in the
+ *	same way; where that can't be (without PREEMPT_RT) there is no such
+ *	attribute.
  */
 enum kbp_a_poller {
 	KBP_A_POLLER_CPU = 1,
@@ -243,6 +247,7 @@ enum kbp_a_poller {
 	KBP_A_POLLER_CSTATES_LIMITED,
 	KBP_A_POLLER_RT_WAITS,
 	KBP_A_POLLER_NORMAL_WAITS,
+	KBP_A_POLLER_BH_WAITS,
 
 	/* private: */
 	__KBP_A_POLLER_MAX,

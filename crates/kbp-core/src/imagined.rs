@@ -62,6 +62,7 @@ impl Control for Imagined<'_> {
             cstates_limited: spec.max_cstate_latency_us.map(|_| true),
             rt_waits: Waits::default(),
             normal_waits: Waits::default(),
+            bh_waits: None,
             stats,
         });
         Ok(())

@@ -226,6 +226,8 @@ pub struct Poller {
     pub rt_waits: Waits,
     /// The same of class normal.
     pub normal_waits: Waits,
+    /// How long its thread waited for others of its CPU that had bottom halves off; `None` where nobody waits for that.
+    pub bh_waits: Option<Waits>,
     /// Its counters.
     pub stats: Stats,
 }
@@ -261,8 +263,9 @@ impl Poller {
             cstates_limited: attrs
                 .optional_u32(attr_poller::CSTATES_LIMITED)?
                 .map(|is_limited| is_limited != 0),
-            rt_waits: Waits::from_attrs(attrs, attr_poller::RT_WAITS)?,
-            normal_waits: Waits::from_attrs(attrs, attr_poller::NORMAL_WAITS)?,
+            rt_waits: Waits::from_attrs(attrs, attr_poller::RT_WAITS)?.unwrap_or_default(),
+            normal_waits: Waits::from_attrs(attrs, attr_poller::NORMAL_WAITS)?.unwrap_or_default(),
+            bh_waits: Waits::from_attrs(attrs, attr_poller::BH_WAITS)?,
             stats: Stats::from_attrs(uapi::POLLER_COUNTERS, attrs.nested(attr_poller::STATS)?)?,
         })
     }

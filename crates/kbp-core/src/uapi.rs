@@ -686,6 +686,10 @@ pub mod attr_poller {
     pub const RT_WAITS: u16 = 21;
     /// The same of class normal.
     pub const NORMAL_WAITS: u16 = 22;
+    /// How long the poller waited, at the begin of its polls, for others of its CPU that had bottom
+    /// halves off, counted in the same way; where that can't be (without PREEMPT_RT) there is no
+    /// such attribute.
+    pub const BH_WAITS: u16 = 23;
 }
 
 /// Attributes of the set `napi`.

@@ -24,6 +24,8 @@ pub struct StatsArgs {
     #[arg(short, long, value_name = "N", requires = "watch")]
     count: Option<u64>,
     /// Print how long NAPI instances waited from being scheduled to being polled, by their class, instead of counters.
+    ///
+    /// On PREEMPT_RT also (bh) how long the poller waited for others of its CPU that had bottom halves off.
     #[arg(long)]
     waits: bool,
 }
@@ -45,12 +47,14 @@ enum Key {
     NapiId(u32),
 }
 
-/// How long what a poller serves waited for its poll.
+/// How long what a poller serves waited for its poll, and the poller for others that have bottom halves off.
 #[derive(Clone, Serialize)]
 struct Waited {
     cpu: u32,
     rt: Waits,
     normal: Waits,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bh: Option<Waits>,
 }
 
 #[derive(Serialize)]
@@ -66,6 +70,7 @@ fn read(client: &mut Client) -> Result<Snapshot, Error> {
         cpu: poller.cpu,
         rt: poller.rt_waits.clone(),
         normal: poller.normal_waits.clone(),
+        bh: poller.bh_waits.clone(),
     });
     let waits = waits.collect();
     let pollers = pollers.into_iter().map(|poller| Counted {
@@ -92,6 +97,10 @@ fn waits_since(now: &[Waited], before: &[Waited]) -> Vec<Waited> {
             cpu: waited.cpu,
             rt: waited.rt.since(&earlier.rt),
             normal: waited.normal.since(&earlier.normal),
+            bh: waited.bh.as_ref().map(|now| {
+                let before = earlier.bh.clone().unwrap_or_default();
+                now.since(&before)
+            }),
         };
         earlier.map_or_else(|| waited.clone(), new)
     };
@@ -147,13 +156,14 @@ fn print_snapshot(context: &Context, args: &StatsArgs, snapshot: &Snapshot) -> R
 
 /// A row a power of two, from the shortest to the longest wait that any poller has counted.
 fn print_waits(waits: &[Waited]) -> Result<()> {
-    let classes = |one: &Waited| {
-        [
-            (one.cpu, "rt", one.rt.clone()),
-            (one.cpu, "normal", one.normal.clone()),
-        ]
+    let named = |one: &Waited| {
+        let classes = [("rt", one.rt.clone()), ("normal", one.normal.clone())];
+        let bh = one.bh.clone().map(|bh| ("bh", bh));
+        let cpu = one.cpu;
+        let all = classes.into_iter().chain(bh);
+        all.map(move |(name, waits)| (cpu, name, waits))
     };
-    let columns: Vec<(u32, &str, Waits)> = waits.iter().flat_map(classes).collect();
+    let columns: Vec<(u32, &str, Waits)> = waits.iter().flat_map(named).collect();
     let mut limits: Vec<Option<u64>> = columns
         .iter()
         .flat_map(|(_, _, waits)| waits.iter().map(|wait| wait.below_ns))

@@ -357,6 +357,7 @@ impl Control for Family {
             cstates_limited: None,
             rt_waits: Waits::default(),
             normal_waits: Waits::default(),
+            bh_waits: None,
             stats: Stats::from_attrs(POLLER_COUNTERS, Attrs::default()).unwrap(),
         };
         Ok(self.pollers.iter().map(poller).collect())

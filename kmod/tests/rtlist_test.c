@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * turn.c against a slow model, which knows every instance by name: instances come,
+ * rtlist.c against a slow model, which knows every instance by name: instances come,
  * stay and go at random. The seed is printed; KBP_SEED repeats a run.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../kbp/turn.h"
+#include "../kbp/rtlist.h"
 #include "random.h"
 
 #define NAPIS	8
@@ -31,7 +31,7 @@ static u32 order;
 
 static void fail(const char *what)
 {
-	fprintf(stderr, "turn: %s\n", what);
+	fprintf(stderr, "rtlist: %s\n", what);
 	exit(1);
 }
 
@@ -204,12 +204,12 @@ int main(void)
 	uint64_t seed = chosen ? strtoull(chosen, NULL, 0) : 20261124;
 	int i;
 
-	printf("turn: seed %llu\n", (unsigned long long)seed);
+	printf("rtlist: seed %llu\n", (unsigned long long)seed);
 	rnd_state = seed;
 	for (i = 0; i < 20; i++) {
 		test_come_and_go();
 		test_equal_shares();
 	}
-	printf("turn: ok\n");
+	printf("rtlist: ok\n");
 	return 0;
 }

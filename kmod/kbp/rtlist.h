@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Whose turn it is within class normal: a pure decision, no kernel state.
- * kmod/tests builds turn.c with the host's compiler.
+ * kmod/tests builds rtlist.c with the host's compiler.
  */
-#ifndef KBP_TURN_H
-#define KBP_TURN_H
+#ifndef KBP_RTLIST_H
+#define KBP_RTLIST_H
 
 #ifdef __KERNEL__
 #include <linux/types.h>
@@ -39,4 +39,4 @@ enum kbp_turn {
 
 enum kbp_turn kbp_turn_next(struct kbp_lap *lap, const struct kbp_normals *now);
 
-#endif /* KBP_TURN_H */
+#endif /* KBP_RTLIST_H */

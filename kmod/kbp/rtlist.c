@@ -5,7 +5,7 @@
  * Owns nothing, takes no lock: everything that matters comes in. Called by the
  * poller thread only, once in a round.
  */
-#include "turn.h"
+#include "rtlist.h"
 
 /* Who is left in this lap, and still there. */
 static enum kbp_turn kbp_turn_in_lap(struct kbp_normals *left,
