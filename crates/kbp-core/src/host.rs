@@ -128,8 +128,9 @@ impl Host {
 
     /// Whether its kernel is one with PREEMPT_RT, where interrupts and softirqs run in threads.
     pub fn is_preempt_rt(&self) -> bool {
-        let mark = self.read_trimmed("sys/kernel/realtime");
-        mark.is_ok_and(|text| text == "1")
+        // Kernels with the old patch have /sys/kernel/realtime, too; all say it where `uname -v` has its text from.
+        let version = self.read_trimmed("proc/version");
+        version.is_ok_and(|text| text.split(' ').any(|word| word == "PREEMPT_RT"))
     }
 
     /// The text of a file without the white space around it.
