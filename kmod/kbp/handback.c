@@ -188,7 +188,7 @@ static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 {
 	struct napi_struct *n, *next;
 	unsigned int count = 0;
-	enum kbp_poll_class class;
+	enum kbp_poll_class list;
 	struct kbp_napi *a;
 
 	rcu_read_lock();
@@ -199,13 +199,13 @@ static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 		count++;
 	}
 	rcu_read_unlock();
-	for (class = 0; class < KBP_POLL_CLASSES; class++) {
-		list_for_each_entry_safe(n, next, &p->todo[class], poll_list) {
+	for (list = 0; list < KBP_POLL_CLASSES; list++) {
+		list_for_each_entry_safe(n, next, &p->todo[list], poll_list) {
 			list_move_tail(&n->poll_list,
 				       kbp_is_bound(n) ? &p->home : to);
 			count++;
 		}
-		WRITE_ONCE(p->listed[class], 0);
+		WRITE_ONCE(p->listed[list], 0);
 	}
 	kbp_count(&p->stats, handed_napis, count);
 	if (count)

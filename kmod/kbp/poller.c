@@ -475,13 +475,13 @@ struct kbp_poller *kbp_poller_find(u32 cpu)
 static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *config)
 {
 	struct kbp_poller *p = kzalloc(sizeof(*p), GFP_KERNEL);
-	enum kbp_poll_class class;
+	enum kbp_poll_class list;
 
 	if (!p)
 		return NULL;
 	raw_spin_lock_init(&p->lock);
-	for (class = 0; class < KBP_POLL_CLASSES; class++)
-		INIT_LIST_HEAD(&p->todo[class]);
+	for (list = 0; list < KBP_POLL_CLASSES; list++)
+		INIT_LIST_HEAD(&p->todo[list]);
 	INIT_LIST_HEAD(&p->napis);
 	u64_stats_init(&p->stats.syncp);
 	INIT_WORK(&p->event_work, kbp_event_work);

@@ -75,15 +75,15 @@ int kbp_poller_waits_put(struct sk_buff *skb, struct kbp_poller *p)
 		[KBP_POLL_CLASS_RT] = KBP_A_POLLER_RT_WAITS,
 	};
 	u64 waits[KBP_POLL_CLASSES][KBP_WAITS];
-	enum kbp_poll_class class;
+	enum kbp_poll_class list;
 	int err = 0;
 
 	raw_spin_lock_irq(&p->lock);
 	memcpy(waits, p->waits, sizeof(waits));
 	raw_spin_unlock_irq(&p->lock);
-	for (class = 0; class < KBP_POLL_CLASSES && !err; class++)
-		err = nla_put(skb, attrs[class], sizeof(waits[class]),
-			      waits[class]);
+	for (list = 0; list < KBP_POLL_CLASSES && !err; list++)
+		err = nla_put(skb, attrs[list], sizeof(waits[list]),
+			      waits[list]);
 	if (IS_ENABLED(CONFIG_PREEMPT_RT) && !err)
 		err = nla_put(skb, KBP_A_POLLER_BH_WAITS, sizeof(p->bh_waits),
 			      p->bh_waits);
