@@ -223,10 +223,13 @@ pub struct Poller {
     /// Whether the kernel was told of that limit.
     pub cstates_limited: Option<bool>,
     /// How long NAPI instances of class rt waited from being scheduled to being polled.
+    #[serde(skip)]
     pub rt_waits: Waits,
     /// The same of class normal.
+    #[serde(skip)]
     pub normal_waits: Waits,
     /// How long its thread waited for others of its CPU that had bottom halves off; `None` where nobody waits for that.
+    #[serde(skip)]
     pub bh_waits: Option<Waits>,
     /// Its counters.
     pub stats: Stats,

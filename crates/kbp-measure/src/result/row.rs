@@ -193,7 +193,7 @@ pub struct RttNs {
     pub max: u64,
     /// Mean.
     pub mean: f64,
-    /// Standard deviation; absent where it was not measured.
+    /// Standard deviation, to the nanosecond; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sd: Option<f64>,
 }
@@ -208,7 +208,7 @@ impl From<&RoundTrips> for RttNs {
             p999: rtts.percentile_ns(99.9),
             max: rtts.max_ns(),
             mean: rtts.mean_ns(),
-            sd: (rtts.count() > 0).then(|| rtts.sd_ns()),
+            sd: (rtts.count() > 0).then(|| rtts.sd_ns().round()),
         }
     }
 }
