@@ -31,9 +31,8 @@ static enum kbp_turn kbp_turn_in_lap(struct kbp_normals *left,
  * @lap: what is remembered
  * @now: what could be polled
  *
- * Who could be polled all the time is polled in each lap, so it waits for one poll
- * of each other at most, and of those that were scheduled before it; who comes while
- * a lap is on its way is in the next one.
+ * Who could be polled all the time is polled in each lap, and who comes while a lap
+ * is on its way in the next one: nobody waits for more than two polls of any other.
  */
 enum kbp_turn kbp_turn_next(struct kbp_lap *lap, const struct kbp_normals *now)
 {
