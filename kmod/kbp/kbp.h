@@ -187,7 +187,8 @@ struct kbp_poller {
 	unsigned long last_qs;		/* jiffies */
 	u64 bh_waits[KBP_WAITS];	/* for BH; PREEMPT_RT */
 	unsigned int spins;		/* empty rounds */
-	bool resting;			/* attached NAPIs are not held now */
+	bool resting;			/* serves only class rt, in small budgets */
+	bool released;			/* rests, with the interrupts of all devices armed */
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is of class rt */
 	struct kbp_lap lap;		/* of class normal */
@@ -330,6 +331,12 @@ static inline bool kbp_dev_works(const struct net_device *dev)
 	       netif_carrier_ok(dev);
 }
 
+/* Has every device its interrupt: in a long rest, or for somebody who may wait? */
+static inline bool kbp_lets_all_go(const struct kbp_poller *p)
+{
+	return p->released || p->letting_go;
+}
+
 /* Has softirq what the poller is to have, until its thread runs again? */
 static inline bool kbp_is_relieved(const struct kbp_poller *p)
 {
@@ -349,7 +356,7 @@ bool kbp_round(struct kbp_poller *p);
 bool kbp_round_rt(struct kbp_poller *p);
 bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
-bool kbp_release_all(struct kbp_poller *p);
+bool kbp_holds_rt(const struct kbp_poller *p);
 
 /* Is it served in mode adaptive, and not as in mode sleep, since nothing masks it? */
 static inline bool kbp_is_adaptive(const struct kbp_napi *a)

@@ -149,15 +149,16 @@ void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns)
  */
 u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed)
 {
-	u64 left_ns;
+	u64 left_ns, sleep_ns;
 
 	*disturbed = rest->done && rest->wakes < KBP_REST_WAKES_MAX &&
 		     rest->served_ns < KBP_REST_SERVED_NS_MAX + rest->slept_ns;
 	if (rest->slept_ns >= rest->rest_ns)
 		return 0;
 	left_ns = rest->rest_ns - rest->slept_ns;
-	return *disturbed || left_ns < KBP_REST_SLEEP_NS ? left_ns :
-							    KBP_REST_SLEEP_NS;
+	sleep_ns = !*disturbed ? KBP_REST_SLEEP_NS :
+		   rest->masked ? KBP_NAP_NS : left_ns;
+	return sleep_ns < left_ns ? sleep_ns : left_ns;
 }
 
 /**

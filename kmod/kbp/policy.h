@@ -50,7 +50,7 @@ typedef uint64_t u64;
  * served for KBP_REST_SERVE_NS_MAX then. In all they may keep it from resting on
  * for KBP_REST_SERVED_NS_MAX more than it has slept: a sleep that finds packets
  * there already is none. After that it sleeps undisturbed, KBP_REST_SLEEP_NS at a
- * time.
+ * time. Where it holds devices it looks at them every KBP_NAP_NS.
  */
 #define KBP_REST_WAKES_MAX	32
 #define KBP_REST_SERVE_NS_MAX	50000ULL
@@ -114,6 +114,7 @@ struct kbp_rest {
 	u64 served_ns;		/* spent with packets in between */
 	u32 wakes;		/* sleeps that packets could end */
 	bool done;		/* none of them are left */
+	bool masked;		/* packets of some devices wake nobody */
 };
 
 bool kbp_lets_go(u64 locked_ns);

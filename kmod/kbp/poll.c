@@ -244,7 +244,7 @@ int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	int work = 0, budget;
 
 	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) &&
-		   !kbp_is_let_sleep(p, a) && !p->resting && !p->letting_go)) {
+		   !kbp_is_let_sleep(p, a) && !kbp_lets_all_go(p))) {
 		budget = kbp_poll_budget(p, n, a->class);
 		work = kbp_poll_held(n, budget);
 		trace_kbp_poll(n, work, budget, true);
@@ -282,7 +282,7 @@ static bool kbp_wants_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 /* May the device's interrupt stay masked while the poller polls it? */
 static bool kbp_may_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a && kbp_wants_hold(p, a) && !p->resting && !p->letting_go &&
+	return a && kbp_wants_hold(p, a) && !kbp_lets_all_go(p) &&
 	       !kbp_is_relieved(p) && !READ_ONCE(a->leaving) &&
 	       kbp_is_holdable(a);
 }

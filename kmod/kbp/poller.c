@@ -129,10 +129,14 @@ static bool kbp_rest_serve(struct kbp_poller *p, enum kbp_waker wake)
 }
 
 /*
- * Let others run for @rest_ns in all. Interrupts are armed, so that a packet
- * wakes the poller at once; it serves it and rests on. In a short rest only class
- * rt wakes it, class normal waits for the end. A flood of
- * packets can't keep it from resting: how long it serves and how often it
+ * Let others run for @rest_ns in all. Whoever has its interrupt wakes the poller by
+ * a packet; it serves that and rests on. In a short rest only class rt does, class
+ * normal waits for the end, and a FIFO poller goes on holding what it holds: it
+ * looks at that often. A card whose interrupt is armed for a tenth of a millisecond
+ * has one put off from before, which comes at once for nothing, and moderation
+ * then keeps the next one back for longer than the rest.
+ *
+ * A flood of packets can't keep it from resting: how long it serves and how often it
  * wakes are bounded, after that it sleeps undisturbed (kbp_rest_sleep_ns()).
  *
  * Return: how long it slept, nanoseconds.
@@ -146,15 +150,18 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 	bool disturbed;
 
 	p->resting = true;
+	p->released = by == KBP_WAKE_ANY ||
+		      p->config.policy != KBP_POLICY_FIFO;
 	kbp_set_state(p, KBP_STATE_YIELDING);
 	kbp_count(&p->stats, yields, 1);
 	kbp_cstate_rest(p);
 	begin_ns = ktime_get_ns();
 	/* What comes while the interrupts are armed would end the first sleep at once. */
-	rest.done = kbp_release_all(p) || kbp_rest_serve(p, by);
+	rest.done = !kbp_round_rt(p) || kbp_rest_serve(p, by);
 	rest.served_ns = ktime_get_ns() - begin_ns;
 
 	while (!kthread_should_stop()) {
+		rest.masked = kbp_holds_rt(p);
 		sleep_ns = kbp_rest_sleep_ns(&rest, &disturbed);
 		if (!sleep_ns)
 			break;
@@ -170,6 +177,7 @@ static u64 kbp_yield(struct kbp_poller *p, u64 rest_ns)
 
 	kbp_count(&p->stats, busy_ns, rest.served_ns);
 	p->resting = false;
+	p->released = false;
 	kbp_set_state(p, KBP_STATE_POLLING);
 	kbp_claim_all(p);
 	p->due_ns = kbp_adaptive_wake(p, ktime_get_ns());
@@ -583,6 +591,7 @@ void kbp_poller_stop(struct kbp_poller *p)
 	p->watchdog_on = false;
 	p->wake = KBP_WAKE_NONE;
 	p->resting = false;
+	p->released = false;
 	p->stuck = false;
 	p->state = KBP_STATE_OFFLINE;
 }

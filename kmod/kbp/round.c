@@ -114,12 +114,6 @@ static int kbp_step_backlog(struct kbp_poller *p, enum kbp_backlog wanted,
 	return work;
 }
 
-/* Is it let go of, whatever its class: for a rest, or for somebody who may wait? */
-static bool kbp_lets_all_go(const struct kbp_poller *p)
-{
-	return p->resting || p->letting_go;
-}
-
 /* Poll a held device, if nobody has taken it back. Returns the packets. */
 static int kbp_turn_held(struct kbp_poller *p, struct kbp_napi *a)
 {
@@ -275,9 +269,11 @@ bool kbp_round(struct kbp_poller *p)
 
 /**
  * kbp_round_rt() - poll only what is of class rt
- * @p: the poller, which rests otherwise
+ * @p: the poller, which rests otherwise; if p->released is set, this arms the
+ *     interrupts of all that it holds
  *
- * Return: whether some of that is left on its list.
+ * Return: whether some of that is left on its list: a device with too many packets
+ * has to be polled again before its interrupt is armed.
  */
 bool kbp_round_rt(struct kbp_poller *p)
 {
@@ -291,15 +287,24 @@ bool kbp_round_rt(struct kbp_poller *p)
 }
 
 /**
- * kbp_release_all() - arm the interrupts of all held devices
- * @p: the poller; p->resting is set, so nothing is held again
- *
- * Return: whether nothing of class rt is left; a device with too many packets has to
- * be polled again before its interrupt is armed.
+ * kbp_holds_rt() - is there a device of class rt whose packets wake nobody?
+ * @p: the poller
  */
-bool kbp_release_all(struct kbp_poller *p)
+bool kbp_holds_rt(const struct kbp_poller *p)
 {
-	return !kbp_round_rt(p);
+	const struct kbp_napi *a;
+	bool holds = false;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (a->class == KBP_POLL_CLASS_RT &&
+		    READ_ONCE(a->hold) == KBP_HOLD_HELD) {
+			holds = true;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return holds;
 }
 
 /**

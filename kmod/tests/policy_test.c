@@ -79,11 +79,14 @@ static struct kbp_rest flood_rest(u64 rest_ns, u64 serve_ns)
 	while ((ns = kbp_rest_sleep_ns(&rest, &disturbed))) {
 		if (!disturbed && ns > KBP_REST_SLEEP_NS)
 			fail("packets wait for the whole rest", rest.slept_ns);
+		if (disturbed && rest.masked && ns > KBP_NAP_NS)
+			fail("packets that wake nobody wait", rest.slept_ns);
 		if (disturbed && rest.wakes == KBP_REST_WAKES_MAX)
 			fail("disturbed too often", rest.slept_ns);
 		rest.slept_ns += disturbed ? 1 + rnd() % 2000 : ns;
 		rest.served_ns += 1 + rnd() % serve_ns;
 		rest.done = rnd() & 1;
+		rest.masked = rnd() & 1;
 		rest.wakes += disturbed;
 	}
 	if (rest.slept_ns < rest_ns)
