@@ -18,7 +18,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean energy torture torture-short torture-report long lab-debug-kernel
+	lint-kmod uapi clean energy torture torture-short torture-report long soak soak-report lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -33,6 +33,7 @@ help:
 	@echo 'make torture-short  random actions under traffic on: $(TORTURE_KERNELS), and on the debug kernel if it is built'
 	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'
 	@echo 'make long           random traffic for MINUTES=60 of a guest on KERNEL=6.1, in modes sleep and adaptive: nothing lost or late'
+	@echo 'make soak           traffic in all modes for HOURS=12 on: $(SOAK_KERNELS); goes on where it was; writes docs/results/soak.md'
 	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, 20 minutes or more'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
@@ -133,6 +134,20 @@ MINUTES		?= 60
 long: build
 	$(KBP) lab run lab/long.sh --kernel $(KERNEL) --clock virtual --cpus 4 --nics 2 \
 		--module kmod --file $(KBP):/usr/bin/kbp --timeout 1440m --out $(OUT)/long/$(KERNEL) -- $(MINUTES) $(SEED)
+
+# Parts of ten minutes are kept in $(SOAK), so the same command goes on after a break.
+SOAK		= $(OUT)/soak
+SOAK_KERNELS	?= 6.1 6.12 7.3
+
+soak: HOURS = 12
+soak: build
+	scripts/soak.py run $(SOAK) --kbp $(KBP) --hours $(HOURS) --kernels "$(SOAK_KERNELS)" $(SEED:%=--seed %) \
+		--revision "$$(git describe --always --dirty)"
+	$(MAKE) soak-report
+
+# The page from the parts that are there.
+soak-report:
+	scripts/soak.py report $(SOAK) -o $(RESULTS)/soak.md
 
 lab-debug-kernel: build
 	$(KBP) lab fetch 6.1-debug

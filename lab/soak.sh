@@ -1,0 +1,96 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock real --cpus 4 --nics 2 --timeout 60m
+#
+# One part of a soak, `make soak`: for so many SECONDS frames at random times go to the server and back, in mode busy,
+# sleep and adaptive in turn, with programs that want the poller's CPU in every other turn. A turn begins with attaching
+# and ends with detaching; the module comes and goes with the part. No frame may be lost, however late this machine is.
+#
+#     lab/soak.sh [SECONDS [SEED]]
+#
+# What each turn came to is a line of JSON in $OUT/turns.jsonl, what the part left behind is $OUT/part.json. How late
+# frames are is noted and no bar: the host takes the virtual CPUs away as it likes.
+
+. /lab/lib.sh
+. /lab/net.sh
+
+SECONDS_ALL=${1:-600}
+SEED=${2:-1}
+# Of a turn, seconds.
+TURN=20
+RATE=400
+
+# figure KEY: the first value of that name in the account of the turn.
+figure() { grep -o "\"$1\":[0-9]*" "$OUT/turn.json" | head -n 1 | cut -d : -f 2; }
+
+# Of all round trips; what comes before is the tester's floor.
+longest() { grep -o '"rtt_ns":{[^}]*}' "$OUT/turn.json" | tail -n 1 | grep -o '"max":[0-9]*' | cut -d : -f 2; }
+
+# memory WORD: of /proc/meminfo, kB.
+memory() { awk -v word="$1:" '$1 == word { print $2 }' /proc/meminfo; }
+
+is_active() { kbp show --json | grep -q "\"mode_active\":\"$1\""; }
+
+hogs_on() {
+	hogs=
+	for _ in 1 2; do
+		taskset "$(printf %x $((1 << NET_CPU)))" sh -c 'while :; do :; done' &
+		hogs="$hogs $!"
+	done
+}
+
+hogs_off() {
+	# shellcheck disable=SC2086
+	kill $hogs
+	# shellcheck disable=SC2086
+	wait $hogs 2> /dev/null
+}
+
+# turn NUMBER MODE HOGS
+turn() {
+	kbp attach eth0 --cpu "$NET_CPU" --mode "$2" > /dev/null || lab_fail "turn $1: attach"
+	lab_wait_for 20 is_active "$2"
+	before=$(kbp_counter handbacks)
+	[ "$3" = 0 ] || hogs_on
+	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "${RATE}fps" --arrivals poisson \
+		--seed $((SEED + $1)) --seconds "$TURN" --sleep --cpu 1 --drain-ms 2000 > "$OUT/turn.json" 2> "$OUT/turn.err"
+	turn_code=$?
+	[ "$3" = 0 ] || hogs_off
+	[ "$turn_code" = 0 ] || lab_fail "turn $1, $2: $(cat "$OUT/turn.err")"
+	printf '{"mode":"%s","hogs":%s,"seed":%s,"sent":%s,"lost":%s,"rtt_ns_max":%s,"send_late_ns_max":%s,"handbacks":%s}\n' \
+		"$2" "$3" $((SEED + $1)) "$(figure sent)" "$(figure lost)" "$(longest)" "$(figure send_late_ns_max)" \
+		$(($(kbp_counter handbacks) - before)) | tee -a "$OUT/turns.jsonl"
+	[ "$(figure lost)" = 0 ] || lab_fail "turn $1, $2: $(figure lost) of $(figure sent) frames are lost"
+	kbp detach eth0 > /dev/null || lab_fail "turn $1: detach"
+}
+
+# between WORD: what the memory is when nothing of ours is loaded.
+between() {
+	sync
+	echo 3 > /proc/sys/vm/drop_caches
+	printf '"%s_slab_kb":%s,"%s_percpu_kb":%s' "$1" "$(memory Slab)" "$1" "$(memory Percpu)"
+}
+
+net_up
+# The first load finds what the kernel keeps from then on: patched functions, pools.
+kbp_start
+kbp unload > /dev/null || lab_fail "unload"
+begin=$(between begin)
+kbp_start
+end_s=$(($(cut -d. -f1 /proc/uptime) + SECONDS_ALL))
+number=0
+while [ "$(cut -d. -f1 /proc/uptime)" -lt "$end_s" ]; do
+	number=$((number + 1))
+	case $((number % 3)) in
+	1) mode=busy ;;
+	2) mode="sleep" ;;
+	*) mode=adaptive ;;
+	esac
+	turn "$number" "$mode" $((number % 2))
+	[ $((number % 10)) -ne 0 ] || echo "turn $number, $((end_s - $(cut -d. -f1 /proc/uptime))) s left"
+done
+kbp unload > /dev/null || lab_fail "unload"
+printf '{"turns":%s,"seconds":%s,%s,%s}\n' "$number" "$SECONDS_ALL" "$begin" "$(between end)" > "$OUT/part.json"
+rm -f "$OUT/turn.json" "$OUT/turn.err"
+lab_dmesg_clean
+lab_pass
