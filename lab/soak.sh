@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --timeout 60m
 #
-# One part of a soak, `make soak`: for so many SECONDS frames at random times go to the server and back, in mode busy,
-# sleep and adaptive in turn, with programs that want the poller's CPU in every other turn. A turn begins with attaching
-# and ends with detaching; the module comes and goes with the part. No frame may be lost, however late this machine is.
+# One part of a soak, `make soak`: for so many SECONDS pings go to the server and back, in mode busy, sleep and adaptive
+# in turn, with programs that want the poller's CPU in every other turn. A turn begins with attaching
+# and ends with detaching; the module comes and goes with the part. No ping may be lost, however late this machine is.
 #
 #     lab/soak.sh [SECONDS [SEED]]
 #
 # What each turn came to is a line of JSON in $OUT/turns.jsonl, what the part left behind is $OUT/part.json. How late
-# frames are is noted and no bar: the host takes the virtual CPUs away as it likes.
+# they are is noted and no bar: the host takes the virtual CPUs away as it likes.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -18,13 +18,10 @@ SECONDS_ALL=${1:-600}
 SEED=${2:-1}
 # Of a turn, seconds.
 TURN=20
-RATE=400
+PERIOD_US=2500
 
-# figure KEY: the first value of that name in the account of the turn.
-figure() { grep -o "\"$1\":[0-9]*" "$OUT/turn.json" | head -n 1 | cut -d : -f 2; }
-
-# Of all round trips; what comes before is the tester's floor.
-longest() { grep -o '"rtt_ns":{[^}]*}' "$OUT/turn.json" | tail -n 1 | grep -o '"max":[0-9]*' | cut -d : -f 2; }
+# longest: of the last round trips in the histogram of the turn, ns.
+longest() { grep -o '"histogram_ns":[^a-z]*' "$OUT/turn.json" | grep -Eo '[0-9]+,[0-9]+' | tail -n 1 | cut -d , -f 1; }
 
 # memory WORD: of /proc/meminfo, kB.
 memory() { awk -v word="$1:" '$1 == word { print $2 }' /proc/meminfo; }
@@ -52,15 +49,13 @@ turn() {
 	lab_wait_for 20 is_active "$2"
 	before=$(kbp_counter handbacks)
 	[ "$3" = 0 ] || hogs_on
-	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "${RATE}fps" --arrivals poisson \
-		--seed $((SEED + $1)) --seconds "$TURN" --sleep --cpu 1 --drain-ms 2000 > "$OUT/turn.json" 2> "$OUT/turn.err"
-	turn_code=$?
+	net_traffic turn --seconds "$TURN" --period-us "$PERIOD_US" --seed $((SEED + $1))
+	net_finish turn
 	[ "$3" = 0 ] || hogs_off
-	[ "$turn_code" = 0 ] || lab_fail "turn $1, $2: $(cat "$OUT/turn.err")"
-	printf '{"mode":"%s","hogs":%s,"seed":%s,"sent":%s,"lost":%s,"rtt_ns_max":%s,"send_late_ns_max":%s,"handbacks":%s}\n' \
-		"$2" "$3" $((SEED + $1)) "$(figure sent)" "$(figure lost)" "$(longest)" "$(figure send_late_ns_max)" \
-		$(($(kbp_counter handbacks) - before)) | tee -a "$OUT/turns.jsonl"
-	[ "$(figure lost)" = 0 ] || lab_fail "turn $1, $2: $(figure lost) of $(figure sent) frames are lost"
+	printf '{"mode":"%s","hogs":%s,"seed":%s,"answered":%s,"lost":%s,"rtt_ns_max":%s,"handbacks":%s}\n' \
+		"$2" "$3" $((SEED + $1)) "$NET_N" "$NET_LOST" "$(longest)" $(($(kbp_counter handbacks) - before)) |
+		tee -a "$OUT/turns.jsonl"
+	[ "$NET_LOST" = 0 ] || lab_fail "turn $1, $2: $NET_LOST pings are lost"
 	kbp detach eth0 > /dev/null || lab_fail "turn $1: detach"
 }
 

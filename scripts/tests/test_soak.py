@@ -17,7 +17,7 @@ FAKE = """#!/bin/sh
 while [ "$1" != --kernel ]; do shift; done
 kernel=$2
 while [ "$1" != --out ]; do shift; done
-echo '{"mode":"busy","hogs":1,"seed":1,"sent":10,"lost":0,"rtt_ns_max":5000000,"send_late_ns_max":1000000,"handbacks":0}' \\
+echo '{"mode":"busy","hogs":1,"seed":1,"answered":10,"lost":0,"rtt_ns_max":4000000,"handbacks":0}' \\
     > "$2/turns.jsonl"
 [ "$kernel" != 6.12 ] || [ ! -e "$(dirname "$0")/broken" ] || exit 70
 echo '{"turns":1,"seconds":60,"begin_slab_kb":100,"begin_percpu_kb":7,"end_slab_kb":103,"end_percpu_kb":7}' > "$2/part.json"
