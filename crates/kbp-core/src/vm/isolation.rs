@@ -180,10 +180,11 @@ fn interrupts(host: &Host, cpus: &CpuList) -> Result<Vec<String>, Error> {
         let Ok(asked) = host.irq_affinity(irq) else {
             continue;
         };
+        let is_pinned = !asked.is_empty() && asked.iter().all(|cpu| cpus.contains(cpu));
+        // What it really goes to follows with the next interrupt, so what was asked for counts, too.
         let real = host.irq_effective_affinity(irq).ok().flatten();
-        let goes = real
-            .filter(|real| !real.is_empty())
-            .unwrap_or_else(|| asked.clone());
+        let real = real.filter(|real| !real.is_empty() && !is_pinned);
+        let goes = real.unwrap_or(asked);
         let hit = common(&goes, cpus);
         if hit.is_empty() {
             continue;
@@ -192,7 +193,6 @@ fn interrupts(host: &Host, cpus: &CpuList) -> Result<Vec<String>, Error> {
             more += 1;
             continue;
         }
-        let is_pinned = asked.iter().all(|cpu| cpus.contains(cpu));
         let how = if is_pinned { "is pinned to" } else { "goes to" };
         let way_out = match others.is_empty() {
             true => String::new(),
