@@ -21,10 +21,10 @@ vm_start() {
 	VM=$!
 	cat "/run/$vm_name.out" > "$OUT/$vm_name.monitor" &
 	lab_defer "kill $VM 2> /dev/null || :"
-	lab_wait_for 60 vm_answers "$vm_name" || lab_fail "$(cat "$OUT/$vm_name.log")"
+	# It answers when it is whole, with all its threads.
+	monitor "$vm_name" "info status"
+	lab_wait_for 60 grep -q "VM status" "$OUT/$vm_name.monitor"
 }
-
-vm_answers() { grep -q "QEMU .* monitor" "$OUT/$1.monitor"; }
 
 # monitor NAME COMMAND: without waiting for what it does.
 monitor() { echo "$2" > "/run/$1.in"; }
