@@ -219,6 +219,11 @@ fn a_plan_says_every_change_and_what_else_is_on_these_cpus() {
         plan.notes
     );
     assert!(
+        has_note(&plan, &["CPU 2-3 is isolated and has the kernel's tick"]),
+        "{:#?}",
+        plan.notes
+    );
+    assert!(
         has_note(&plan, &["never stopped"]) && !has_note(&plan, &["interrupt"]),
         "{:#?}",
         plan.notes
@@ -252,6 +257,11 @@ fn what_cannot_be_is_refused_with_the_way_out() {
         ..wish(&[2], &[])
     };
     refused(&named, &[], Class::Unsupported, "--governor keep");
+    let no_cpus = TuneRequest {
+        governor: Some("performance".into()),
+        ..TuneRequest::default()
+    };
+    refused(&no_cpus, &[], Class::Usage, "--vhost-cpus");
     machine.write("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
     machine.write("proc/101/cgroup", "0::/machine.slice/demo/libvirt\n");
     machine.write("sys/fs/cgroup/machine.slice/cpuset.cpus.effective", "0-2\n");

@@ -44,6 +44,8 @@ impl Worker {
     }
 
     fn end(&mut self) {
+        // To end it has to run, wherever there is room.
+        let _ = sched::set_affinity(self.tid, &sched::affinity(0).unwrap());
         self.end = None;
         if let Some(handle) = self.handle.take() {
             handle.join().unwrap();

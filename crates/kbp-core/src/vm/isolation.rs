@@ -140,27 +140,35 @@ fn limits(host: &Host, request: &TuneRequest) -> Vec<String> {
     notes
 }
 
-/// CPUs to which the scheduler moves other tasks, too.
-fn not_isolated(host: &Host, cpus: &CpuList) -> Option<String> {
+/// CPUs to which the scheduler moves other tasks, too, and those of the others that have a tick.
+fn not_isolated(host: &Host, cpus: &CpuList) -> Vec<String> {
     let read = |name: &str| {
         let list = host.read_cpu_list(&format!("sys/devices/system/cpu/{name}"));
-        // Where nothing is isolated the file holds "(null)" on some kernels.
+        // Where there are none the file holds "(null)" on some kernels.
         list.unwrap_or_default()
     };
-    let (domains, ticks, partitions) =
-        (read("isolated"), read("nohz_full"), cpuset::isolated(host));
-    let is_isolated = |cpu: &u32| {
-        [&domains, &ticks, &partitions]
-            .iter()
-            .any(|list| list.contains(*cpu))
-    };
-    let open: CpuList = cpus.iter().filter(|cpu| !is_isolated(cpu)).collect();
-    (!open.is_empty()).then(|| {
-        format!(
+    let (domains, partitions, tickless) =
+        (read("isolated"), cpuset::isolated(host), read("nohz_full"));
+    let is_isolated = |cpu: u32| domains.contains(cpu) || partitions.contains(cpu);
+    let open: CpuList = cpus.iter().filter(|cpu| !is_isolated(*cpu)).collect();
+    let ticks = cpus
+        .iter()
+        .filter(|cpu| is_isolated(*cpu) && !tickless.contains(*cpu));
+    let ticks: CpuList = ticks.collect();
+    let mut notes = Vec::new();
+    if !open.is_empty() {
+        notes.push(format!(
             "CPU {open} is not isolated: the scheduler puts other tasks there, too; `isolcpus=domain,managed_irq,{cpus} \
              nohz_full={cpus} rcu_nocbs={cpus}` on the kernel command line, or an isolated cpuset partition, keeps them away"
-        )
-    })
+        ));
+    }
+    if !ticks.is_empty() {
+        notes.push(format!(
+            "CPU {ticks} is isolated and has the kernel's tick; `nohz_full={ticks} rcu_nocbs={ticks}` on the kernel command \
+             line stops it while one thread runs there"
+        ));
+    }
+    notes
 }
 
 /// Interrupts of devices that go to these CPUs.

@@ -142,6 +142,11 @@ fn check(host: &Host, vm: &Vm, request: &TuneRequest) -> Result<(), Error> {
             vm.label()
         )));
     }
+    if request.chosen_governor().is_some() && request.cpus().is_empty() {
+        return Err(Error::Usage(
+            "a governor is that of CPUs: name them with --vcpu-cpus or --vhost-cpus".into(),
+        ));
+    }
     for cpu in request.cpus().iter() {
         host.require_online(cpu)?;
     }
