@@ -168,7 +168,11 @@ done
 notes "interrupt $irq .* is pinned to CPU 2; .echo 0-1 > /proc/irq/$irq/smp_affinity_list"
 notes "share CPU 3: a vCPU with a real-time priority"
 notes "CPU 2-3 is not isolated: .*isolcpus"
-notes "sched_rt_runtime_us is 950000 of 1000000 us"
+if [ -d /sys/kernel/debug/sched/fair_server ]; then
+	notes "fair server has up to 50000 of 1000000 us of CPU 2"
+else
+	notes "sched_rt_runtime_us is 950000 of 1000000 us"
+fi
 snapshot "$demo" > "$OUT/dry-run"
 same before dry-run
 

@@ -228,6 +228,19 @@ fn a_plan_says_every_change_and_what_else_is_on_these_cpus() {
         "{:#?}",
         plan.notes
     );
+    for (name, ns) in [("runtime", "50000000\n"), ("period", "1000000000\n")] {
+        machine.write(
+            &format!("sys/kernel/debug/sched/fair_server/cpu1/{name}"),
+            ns,
+        );
+    }
+    let plan = planned(&machine, &wish(&[2, 3], &[1]), &[], false).unwrap();
+    assert!(
+        has_note(&plan, &["up to 50000 of 1000000 us of CPU 1"])
+            && !has_note(&plan, &["never stopped"]),
+        "{:#?}",
+        plan.notes
+    );
     let one_cpu = planned(&machine, &wish(&[2], &[]), &[], false).unwrap();
     assert!(
         has_note(&one_cpu, &["2 vCPUs share CPU 2"]),

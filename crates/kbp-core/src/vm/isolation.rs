@@ -103,26 +103,65 @@ fn shared_cpus(vm: &Vm, request: &TuneRequest, others: &[&VmRecord]) -> Vec<Stri
     notes
 }
 
-/// What the kernel does with real-time threads that do not sleep.
-fn limits(host: &Host, request: &TuneRequest) -> Vec<String> {
-    let mut notes = Vec::new();
-    if !request.is_real_time() {
-        return notes;
-    }
+/// Where kernels since 6.12 say how much of a CPU others get beside real-time threads.
+const FAIR_SERVER: &str = "sys/kernel/debug/sched/fair_server";
+
+/// What kernels since 6.12 do with a real-time thread that does not sleep: others have a share of the CPU all the same,
+/// and kernel.sched_rt_runtime_us has no meaning for that any more. `None` on older ones, and where debugfs is not in sight.
+fn fair_server(host: &Host, cpus: &CpuList) -> Option<String> {
+    let cpus = match cpus.is_empty() {
+        true => host.online_cpus().ok()?,
+        false => cpus.clone(),
+    };
+    let number =
+        |cpu: u32, name: &str| host.read_number::<u64>(&format!("{FAIR_SERVER}/cpu{cpu}/{name}"));
+    let first = cpus.iter().next()?;
+    let (runtime_ns, period_ns) = (
+        number(first, "runtime").ok()?,
+        number(first, "period").ok()?,
+    );
+    let is_off = cpus
+        .iter()
+        .all(|cpu| number(cpu, "runtime").is_ok_and(|ns| ns == 0));
+    Some(match is_off {
+        true => format!(
+            "the kernel's fair server is off on CPU {cpus}: a real-time vCPU that does not sleep keeps everything else from its \
+             CPU, threads of the kernel too"
+        ),
+        false => format!(
+            "the kernel's fair server has up to {} of {} us of CPU {first} for tasks that a real-time vCPU would keep waiting; \
+             `echo 0 > /{FAIR_SERVER}/cpu{first}/runtime` ends that, for each CPU",
+            runtime_ns / 1000,
+            period_ns / 1000
+        ),
+    })
+}
+
+/// The same on older kernels, and where it can't be found out.
+fn throttling(host: &Host) -> Option<String> {
     let number = |name: &str| host.read_number::<i64>(&format!("proc/sys/kernel/{name}"));
-    match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
-        (Ok(-1), _) => notes.push(
+    match (number("sched_rt_runtime_us").ok()?, number("sched_rt_period_us").ok()?) {
+        (-1, _) => Some(
             "kernel.sched_rt_runtime_us is -1: a real-time vCPU that does not sleep is never stopped, and keeps everything else, \
              threads of the kernel too, from its CPU"
                 .into(),
         ),
-        (Ok(runtime_us), Ok(period_us)) if runtime_us < period_us => notes.push(format!(
+        (runtime_us, period_us) if runtime_us < period_us => Some(format!(
             "kernel.sched_rt_runtime_us is {runtime_us} of {period_us} us: real-time threads that do not sleep may be stopped \
              for {} us of each period; `sysctl kernel.sched_rt_runtime_us=-1` ends that, for all CPUs",
             period_us - runtime_us
         )),
-        _ => {}
+        _ => None,
     }
+}
+
+/// What the kernel does with real-time threads that do not sleep, and they with it.
+fn limits(host: &Host, request: &TuneRequest) -> Vec<String> {
+    if !request.is_real_time() {
+        return Vec::new();
+    }
+    let limit = fair_server(host, &request.cpus()).or_else(|| throttling(host));
+    let mut notes: Vec<String> = limit.into_iter().collect();
     let schedules = [request.priority, request.vhost_priority]
         .into_iter()
         .flatten();
