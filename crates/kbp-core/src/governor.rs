@@ -15,7 +15,7 @@ use crate::state::{State, StateFile};
 use crate::CpuList;
 
 /// The module's governor.
-const OURS: &str = "kbp";
+pub(crate) const OURS: &str = "kbp";
 /// The governor whose frequency is a setting of its own.
 const BY_HAND: &str = "userspace";
 
@@ -73,6 +73,11 @@ pub enum Outcome {
     },
     /// There is none: its cpufreq driver has gone.
     Gone,
+    /// A poller has one of its own there now, and puts the former one back when it goes.
+    WithPoller {
+        /// The name of the former one.
+        to: String,
+    },
 }
 
 impl std::fmt::Display for Returned {
@@ -84,6 +89,7 @@ impl std::fmt::Display for Returned {
                 write!(f, "was left alone: something else chose {found} meanwhile")
             }
             Outcome::Gone => write!(f, "has gone with its driver"),
+            Outcome::WithPoller { to } => write!(f, "becomes {to} again when its poller goes"),
         }
     }
 }
@@ -102,7 +108,8 @@ pub fn is_shared(state: &State, cpu: u32) -> bool {
     records.any(|record| record.is_shared && record.users.contains(&cpu))
 }
 
-fn file(cpu: u32, name: &str) -> String {
+/// A file of a CPU's frequency, from the root of the host.
+pub(crate) fn file(cpu: u32, name: &str) -> String {
     format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}")
 }
 

@@ -14,6 +14,7 @@
 //!   [`setting`] for single files, [`placed`] for other kernel threads, and [`process`] says who did it.
 //! * [`setup`], [`setup_read`]: pollers and attachments as a file has them that outlives a restart; [`requested`] finds
 //!   out what it is to say, [`restore`] makes it so with the plans above, [`card`] knows a card again.
+//! * [`vm`]: the vCPU threads and vhost workers of virtual machines, placed and put back.
 //! * [`companions`]: what else wants the NAPI instances of an interface, and what is said of that.
 //! * [`napi_netlink`], [`ethtool`]: what the kernel says about NAPI instances and interfaces.
 //! * [`module`], [`check`], [`overview`]: the kernel module's coming and going, whether it can work
@@ -75,6 +76,7 @@ pub mod target;
 pub mod threaded;
 pub mod uapi;
 pub mod undo;
+pub mod vm;
 pub mod waits;
 
 pub use client::Client;

@@ -5,7 +5,7 @@
 //! Sending and receiving is in [`crate::client`] and [`crate::netlink`].
 
 use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::attr::{Attr, Attrs, DecodeError};
 use crate::service::{Service, Share};
@@ -27,7 +27,7 @@ macro_rules! serialize_by_name {
 serialize_by_name!(Backlog, Event, Freq, Mode, Owns, Policy, PollClass, State);
 
 /// How a poller thread is scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "snake_case")]
 pub enum Schedule {
     /// `SCHED_OTHER`.

@@ -484,6 +484,16 @@ impl Host {
         Ok(threads)
     }
 
+    /// The threads of one process, number and name; none when it has ended.
+    ///
+    /// # Errors
+    /// When it is there and can't be read.
+    pub fn threads_of(&self, pid: u32) -> Result<Vec<(u32, String)>, HostError> {
+        let tids = numbers(self.list(&format!("proc/{pid}/task"))?);
+        let tasks = tids.into_iter().filter_map(|tid| self.task(pid, tid));
+        Ok(tasks.map(|task| (task.tid, task.comm)).collect())
+    }
+
     fn task(&self, pid: u32, tid: u32) -> Option<Task> {
         let comm = self
             .read_trimmed(&format!("proc/{pid}/task/{tid}/comm"))

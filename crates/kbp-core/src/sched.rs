@@ -46,6 +46,8 @@ impl std::fmt::Display for Scheduling {
             libc::SCHED_FIFO => write!(f, "SCHED_FIFO {}", self.priority),
             libc::SCHED_RR => write!(f, "SCHED_RR {}", self.priority),
             libc::SCHED_OTHER => write!(f, "SCHED_OTHER"),
+            libc::SCHED_BATCH => write!(f, "SCHED_BATCH"),
+            libc::SCHED_IDLE => write!(f, "SCHED_IDLE"),
             policy => write!(f, "policy {policy} {}", self.priority),
         }
     }
@@ -78,19 +80,39 @@ pub fn scheduling(tid: u32) -> Result<Scheduling, HostError> {
     })
 }
 
-/// Change the scheduling of a thread.
+/// Change the scheduling of a thread. Its nice value stays, and whether its children inherit the policy.
 pub fn set_scheduling(tid: u32, to: Scheduling) -> Result<(), HostError> {
+    // SAFETY: the call takes a number and has no other effect than its result. Where it fails so does the next one.
+    let now = unsafe { libc::sched_getscheduler(tid as libc::pid_t) };
+    let flag = now.max(0) & libc::SCHED_RESET_ON_FORK;
     let param = libc::sched_param {
         sched_priority: to.priority,
     };
     // SAFETY: `param` lives until the call returns, which only reads it.
-    if unsafe { libc::sched_setscheduler(tid as libc::pid_t, to.policy, &param) } < 0 {
+    if unsafe { libc::sched_setscheduler(tid as libc::pid_t, to.policy | flag, &param) } < 0 {
         return Err(call_failed(
             format!("set thread {tid} to {to}"),
             io::Error::last_os_error(),
         ));
     }
     Ok(())
+}
+
+/// Change the nice value of a thread.
+pub fn set_nice(tid: u32, nice: i32) -> Result<(), HostError> {
+    // SAFETY: the call takes numbers and has no other effect than its result.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, nice) } < 0 {
+        return Err(call_failed(
+            format!("set the nice value of thread {tid} to {nice}"),
+            io::Error::last_os_error(),
+        ));
+    }
+    Ok(())
+}
+
+/// More CPUs than any thread may be bound to by [`set_affinity`]: a list of that many means all that there are.
+pub(crate) fn cpus_max() -> u32 {
+    CpuSet::count() as u32
 }
 
 /// The CPUs that a thread may run on.

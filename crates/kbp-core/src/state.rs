@@ -5,7 +5,7 @@
 //! An original is written here *before* the thing itself is touched. The file belongs to one boot;
 //! what an earlier boot left is ignored. What is changed and undone is decided in
 //! [`crate::plan`], [`crate::irq_pin`], [`crate::queue_cpus`], [`crate::irqbalance`], [`crate::threaded`],
-//! [`crate::busy_poll`], [`crate::setting`], [`crate::governor`] and [`crate::placed`].
+//! [`crate::busy_poll`], [`crate::setting`], [`crate::governor`], [`crate::placed`] and [`crate::vm`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,6 +20,7 @@ use crate::host::{explain, Host, HostError};
 use crate::model::Napi;
 use crate::process::Process;
 use crate::sched::Scheduling;
+use crate::vm::record::{VmGovernorRecord, VmRecord};
 use crate::CpuList;
 
 /// Directory of the file, from the root of the host.
@@ -275,6 +276,12 @@ pub struct State {
     /// Governors of frequencies, each under the first of the CPUs that have it.
     #[serde(default)]
     pub governors: BTreeMap<u32, GovernorRecord>,
+    /// Virtual machines that were tuned.
+    #[serde(default)]
+    pub vms: Vec<VmRecord>,
+    /// Governors of their CPUs, each under the first of the CPUs that have it.
+    #[serde(default)]
+    pub vm_governors: BTreeMap<u32, VmGovernorRecord>,
     /// Files, in the order in which they were written.
     #[serde(default)]
     pub settings: Vec<SettingRecord>,

@@ -17,6 +17,7 @@ mod show;
 mod stats;
 mod steered;
 mod topo;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -59,6 +60,7 @@ Examples:
   kbp show                             what is requested and what is active
   kbp stats -w 1                       counters, every second
   kbp save                             to /etc/kbp/kbp.toml, so that `kbp restore` brings it back after a restart
+  kbp vm list                          virtual machines, their vCPU threads and vhost workers
   kbp unload                           put everything back and leave
   kbp topo list                        the paths to measure on that this machine can make
   kbp lab list                         the stock kernels that the lab can boot
@@ -100,6 +102,9 @@ enum Command {
     Load(load::LoadArgs),
     /// Put everything back and remove the module.
     Unload(load::UnloadArgs),
+    /// Place the vCPU threads and vhost workers of virtual machines.
+    #[command(subcommand, after_help = vm::EXAMPLES)]
+    Vm(vm::VmCommand),
     /// Measure latency under load, mode against mode.
     #[command(subcommand, after_help = MEASURE_EXAMPLES)]
     Measure(MeasureCommand),
@@ -134,6 +139,7 @@ fn dispatch(command: Command, context: &Context) -> Result<ExitCode> {
         Command::Check(args) => return check::run(args, context),
         Command::Load(args) => load::load(args, context)?,
         Command::Unload(args) => load::unload(args, context)?,
+        Command::Vm(command) => vm::run(command, context)?,
         Command::Measure(command) => {
             return Ok(ExitCode::from(run_measure(&command, context.json)?))
         }
@@ -223,7 +229,7 @@ mod tests {
     fn commands_with_many_options_show_an_example() {
         let cli = Cli::command();
         for name in [
-            "attach", "compare", "detach", "measure", "report", "restore", "save", "topo",
+            "attach", "compare", "detach", "measure", "report", "restore", "save", "topo", "vm",
         ] {
             let command = cli.find_subcommand(name).unwrap();
             let help = command.get_after_help().map(ToString::to_string);
