@@ -34,6 +34,7 @@ nested_copy() {
 
 # nested_tap BRIDGE: the tap device as a port of it.
 nested_tap() {
+	modprobe tun || lab_fail "tun"
 	ip tuntap add "$NESTED_TAP" mode tap vnet_hdr || lab_fail "no tap device"
 	lab_defer ip link del "$NESTED_TAP"
 	ip link set "$NESTED_TAP" master "$1" up
@@ -59,10 +60,10 @@ nested_start() {
 	exec 8<> "$NESTED_DIR/agent.in" 9<> "$NESTED_DIR/agent.out"
 	nested_turns 1200
 	# vCPUs that have their CPU for themselves: without this hint a waiter for a lock halts until it is kicked.
-	qemu-system-x86_64 -name nested,debug-threads=on -accel kvm -cpu host,kvm-hint-dedicated=on -M pc,hpet=off -m "$2" \
+	qemu-system-x86_64 -name nested,debug-threads=on -accel kvm -cpu host -M pc,hpet=off -m "$2" \
 		-smp "$3" -nodefaults -no-user-config -display none -no-reboot -L /usr/share/qemu \
 		-kernel /nested/kernel -initrd "$NESTED_DIR/initramfs" \
-		-append "console=ttyS0 quiet oops=panic panic=-1 no_timer_check tsc=reliable cpu_init_udelay=0 random.trust_cpu=on $4" \
+		-append "console=ttyS0 oops=panic panic=-1 no_timer_check tsc=reliable cpu_init_udelay=0 random.trust_cpu=on nopvspin idle=poll $4" \
 		-serial "file:$NESTED_DIR/console" -device virtio-serial-pci \
 		-chardev "pipe,id=agent,path=$NESTED_DIR/agent" -device virtserialport,chardev=agent,name=nested.agent \
 		-netdev "tap,id=net,ifname=$NESTED_TAP,script=no,downscript=no,vhost=on" \
@@ -71,7 +72,13 @@ nested_start() {
 	lab_defer kill "$NESTED_PID"
 	cat <&9 > "$NESTED_DIR/answers" 8>&- &
 	lab_defer kill $!
-	lab_until "$1" nested_is_up || lab_fail "the machine inside did not come up: $(cat "$NESTED_DIR/qemu.log")
+	# How far it is, for a person: its console goes to a file.
+	nested_wait_s=0
+	while [ "$nested_wait_s" -lt "$1" ] && ! lab_until 5 nested_is_up; do
+		nested_wait_s=$((nested_wait_s + 5))
+		echo "the machine inside after $nested_wait_s s: $(tail -n 1 "$NESTED_DIR/console")"
+	done
+	nested_is_up || lab_fail "the machine inside did not come up: $(cat "$NESTED_DIR/qemu.log")
 $(tail -n 20 "$NESTED_DIR/console")"
 	# What the lab had set.
 	nested_turns "$JOB_PIT_COUNT"
