@@ -90,7 +90,7 @@ VM	= $(OUT)/vm
 VM_ARGS	= 2 0.4 400 sleep 22
 
 vm: build
-	$(KBP) lab run lab/vm.sh --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --module kmod \
+	$(KBP) lab run lab/vm.sh --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --package util-linux --module kmod \
 		--module lab/modules/storm --file $(KBP) --out $(VM) --timeout 240m -- $(VM_ARGS)
 	scripts/vm-table.py $(VM)/rows.jsonl
 

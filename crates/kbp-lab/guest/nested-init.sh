@@ -44,8 +44,9 @@ while [ -z "$(port)" ]; do
 done
 exec 5<> "$(port)"
 echo ready >&5
+# /bin/sh, because this shell takes its own applets before the programs of packages.
 while read -r id seconds command <&5; do
-	timeout "$seconds" sh -c "$command" > /run/answer 2>&1 < /dev/null 5>&-
+	timeout "$seconds" /bin/sh -c "$command" > /run/answer 2>&1 < /dev/null 5>&-
 	code=$?
 	{
 		echo "begin $id"
