@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock virtual --nested 6.1 --cpus 5 --mem 1024 --nics 2 --package util-linux --timeout 1800s --module lab/modules/storm
+# lab: --clock real --nested 6.1 --cpus 5 --mem 1024 --nics 2 --package util-linux --timeout 1800s --module lab/modules/storm
 # kernels: slow
 #
 # A machine inside the guest, on the guest's own KVM with vhost-net: a poller in each serves the card, the other end of
 # the wire gets all its answers, no packet goes through a softirq of the card's CPU in either, and both are undone.
-# It takes the host many minutes, most of them for the boot inside, so only `run-tests.py lab --test` runs it.
+# It takes the host minutes, most of them for the boot inside, so only `run-tests.py lab --test` runs it.
 
 . /lab/lib.sh
 . /lab/nested.sh
