@@ -17,7 +17,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 # functions that another file or lab_wait_for calls.
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
-.PHONY: help setup setup-test build demo bench results man deb test test-host test-kernels test-packages check-abi lint \
+.PHONY: help setup setup-test build demo bench vm results man deb test test-host test-kernels test-packages check-abi lint \
 	lint-kmod uapi clean energy torture torture-short torture-report long soak soak-report lab-debug-kernel
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make energy         what sleeping, windows and frequencies cost and save, hours; writes docs/results/energy'
+	@echo 'make vm             a virtual machine inside the lab, paper 000: no poller, guest, host, both; writes out/vm'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
@@ -84,6 +85,15 @@ bench: build
 # The page and the tables from the results that are kept, without measuring again.
 results: build
 	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
+
+# The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads.
+VM	= $(OUT)/vm
+VM_ARGS	= 2 0.4 400 sleep 22
+
+vm: build
+	$(KBP) lab run lab/vm.sh --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --package util-linux --module kmod \
+		--module lab/modules/storm --file $(KBP) --out $(VM) --timeout 240m -- $(VM_ARGS)
+	scripts/vm-table.py $(VM)/rows.jsonl
 
 energy:
 	$(MAKE) bench STUDY=energy RESULTS=$(RESULTS)/energy

@@ -14,6 +14,7 @@ A lab test says in its first lines which machine it wants and where it runs:
     # kernels: all                              `make test-kernels` runs it on every kernel
     # kernels: 6.1 6.12                         or on these
     # kernels: wide                             or only with WIDE=1, on every kernel asked for
+    # kernels: slow                             neither there nor in `make test`: only by its name, with --test
     # steps: load serve unload                  it prints `DONE: step` after each; columns of the table
 
 A test whose `# lab:` line has `--root` boots a whole Debian from a disk, with the
@@ -218,9 +219,15 @@ def is_alone(script):
 
 
 def lab_scripts(names, root=False):
-    """The lab tests in the order of their numbers; of these names only, if there are any."""
+    """The lab tests in the order of their numbers; of these names only, if there are any, else without the slow ones."""
     scripts = sorted((ROOT / "lab/tests").glob("*.sh"))
-    return [script for script in scripts if has_root(script) == root and (not names or script.name in names)]
+    wanted = (lambda script: script.name in names) if names else (lambda script: not is_slow(script))
+    return [script for script in scripts if has_root(script) == root and wanted(script)]
+
+
+def is_slow(script):
+    """Whether it takes the host so long that it runs only when it is named."""
+    return "slow" in header(script, "kernels").split()
 
 
 @dataclass

@@ -137,6 +137,11 @@ class Kernels(unittest.TestCase):
         self.assertIn("80-dkms.sh", [path.name for path in disks])
         self.assertFalse(set(disks) & set(run_tests.lab_scripts([])))
 
+    def test_a_slow_test_runs_when_it_is_named(self):
+        self.assertNotIn("57-nested.sh", [path.name for path in run_tests.lab_scripts([])])
+        self.assertEqual(["57-nested.sh"], [path.name for path in run_tests.lab_scripts(["57-nested.sh"])])
+        self.assertFalse(run_tests.is_meant(self.lab_test(kernels="slow"), "6.1", True))
+
     def test_cells(self):
         path = self.lab_test()
         text = "DONE: load\nFAIL: no packets\n"

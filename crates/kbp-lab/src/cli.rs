@@ -100,6 +100,9 @@ pub struct RunArgs {
     /// With --root: when the script has passed, reboot the disk into this kernel and run the script again
     #[arg(long, value_name = "KERNEL")]
     then: Vec<String>,
+    /// The guest can run a virtual machine with this kernel: QEMU and what it boots are in the guest, see lab/nested.sh
+    #[arg(long, value_name = "KERNEL")]
+    nested: Option<String>,
     /// Show the guest's console
     #[arg(short, long)]
     verbose: bool,
@@ -201,6 +204,7 @@ fn run_script(args: RunArgs) -> Result<u8> {
         cold: args.cold,
         root: args.root,
         then: args.then,
+        nested: args.nested,
     };
     let outcome = lab.run(&spec, || Box::new(std::io::stdout()))?;
     let (code, sentence) = judge(&outcome, lab.listed_skip(&spec));

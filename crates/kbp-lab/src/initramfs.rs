@@ -24,6 +24,8 @@ use crate::modinfo::{needed_by, Module, ModuleTree};
 use crate::packages::PackageSet;
 
 const INIT: &str = include_str!("../guest/init.sh");
+/// The first process of a machine inside a guest.
+const NESTED_INIT: &str = include_str!("../guest/nested-init.sh");
 const DISK_INIT: &str = include_str!("../guest/disk-init.sh");
 /// The guest's side of a job, and what starts it where systemd is the first process.
 const JOB: &str = include_str!("../guest/job.sh");
@@ -63,6 +65,16 @@ const DIRS: [&str; 12] = [
 pub(crate) enum GuestEntry {
     File { permissions: u32, contents: Vec<u8> },
     Symlink(String),
+}
+
+impl GuestEntry {
+    /// A file of this machine.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn read(path: &Path) -> Result<GuestEntry> {
+        read_entry(path)
+    }
 }
 
 /// Raised when the same parts are put together in another way, so that older archives are not taken for it.
@@ -133,6 +145,22 @@ impl<'a> Parts<'a> {
             ready: &[],
             packages: PackageSet::default(),
             busybox: busybox(cache, &root.release)?,
+        })
+    }
+
+    /// Gets the parts for a kernel that runs in a machine inside a guest, with virtio's network card.
+    ///
+    /// # Errors
+    /// When a package cannot be fetched.
+    pub(crate) fn for_nested(
+        cache: &Cache,
+        guest: &'a Guest,
+        kernel: &'a Kernel,
+    ) -> Result<Parts<'a>> {
+        Ok(Parts {
+            init: NESTED_INIT,
+            texts: &[],
+            ..Parts::fetch(cache, guest, kernel, Some("virtio_net"))?
         })
     }
 

@@ -17,7 +17,7 @@ use crate::cache::{write_whole, Cache, Clean};
 use crate::clock::{pit_count, Clock, TURNS_MS};
 use crate::config::{find_lab_dir, Config};
 use crate::error::{Error, IoContext, Result};
-use crate::initramfs::Parts;
+use crate::initramfs::{GuestFiles, Parts};
 use crate::kernel::Kernel;
 use crate::packages::PackageSet;
 use crate::payload::{quote, Payload};
@@ -26,7 +26,7 @@ use crate::root;
 use crate::run::{guest_script, kvm_works, unix_time, Job, MachineSpec, Outcome, Record, BOOT};
 use crate::snapshot::Snapshot;
 use crate::wire::Wire;
-use crate::{kbuild, source};
+use crate::{kbuild, nested, source};
 
 /// Longest wait for a whole system to boot from a disk: emulated, on a busy host, it takes some minutes.
 const BOOT_OF_DISK: Duration = Duration::from_secs(600);
@@ -80,6 +80,7 @@ impl Default for MachineSpec {
             cold: false,
             root: None,
             then: Vec::new(),
+            nested: None,
         }
     }
 }
@@ -251,7 +252,7 @@ impl Lab {
         let prepare = self.cache.lock_prepare()?;
         let kernel = self.kernel(&spec.kernel)?;
         let qemu = Qemu::fetch(&self.cache, false)?;
-        let payload = self.payload(spec, &kernel, &script, stage)?;
+        let payload = self.payload(spec, &kernel, &qemu, &script, stage)?;
         let driver = (cards.count > 0 || spec.wire.is_some()).then_some(cards.module);
         let guest = &self.config.guest;
         let image = self.image(&Parts::fetch(&self.cache, guest, &kernel, driver)?)?;
@@ -341,10 +342,30 @@ impl Lab {
         Ok(path)
     }
 
+    /// The files of a machine inside the guest.
+    fn nested(&self, spec: &MachineSpec, id: &str, qemu: &Qemu) -> Result<GuestFiles> {
+        let kernel = self.kernel(id)?;
+        let parts = Parts::for_nested(&self.cache, &self.config.guest, &kernel)?;
+        let mut modules = Vec::new();
+        for source in &spec.modules {
+            let (cache, config) = (&self.cache, &self.config);
+            modules.extend(kbuild::build(cache, config, &kernel, source, &[])?);
+        }
+        nested::files(
+            qemu,
+            &nested::Inner {
+                kernel_image: &kernel.image,
+                initramfs: &self.image(&parts)?,
+                modules: &modules,
+            },
+        )
+    }
+
     fn payload(
         &self,
         spec: &MachineSpec,
         kernel: &Kernel,
+        qemu: &Qemu,
         script: &str,
         stage: Option<&Stage>,
     ) -> Result<Vec<u8>> {
@@ -358,6 +379,9 @@ impl Lab {
                 source,
                 &[],
             )?)?;
+        }
+        if let Some(id) = &spec.nested {
+            payload.add_nested(self.nested(spec, id, qemu)?);
         }
         if !spec.packages.is_empty() {
             let release = &self.config.guest.release;
@@ -466,6 +490,11 @@ fn check_root(spec: &MachineSpec) -> Result<()> {
             "--root: a whole system takes too long on the virtual clock; give --clock real",
         );
     }
+    if spec.nested.is_some() {
+        return wrong(
+            "--nested: the machine inside comes with a guest that lives in memory, not with --root",
+        );
+    }
     if !spec.modules.is_empty() || !spec.packages.is_empty() {
         return wrong(
             "--root: the system has its own compiler and packages, so --module and --package say nothing; its packages \
@@ -533,6 +562,7 @@ mod tests {
             changed(|spec| spec.packages = vec!["x".into()]),
             "--package",
         );
+        refused(changed(|spec| spec.nested = Some("6.1".into())), "--nested");
         refused(changed(|spec| spec.modules = vec!["x".into()]), "--module");
     }
 }

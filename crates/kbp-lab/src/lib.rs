@@ -36,6 +36,7 @@ mod lab;
 mod libs;
 mod machine;
 mod modinfo;
+mod nested;
 mod packages;
 mod payload;
 mod qemu;

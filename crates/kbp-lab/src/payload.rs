@@ -85,6 +85,11 @@ impl Payload {
         Ok(())
     }
 
+    /// Adds what a machine inside the guest is made of.
+    pub(crate) fn add_nested(&mut self, files: GuestFiles) {
+        self.files.extend(files);
+    }
+
     /// Adds the caller's files with the libraries of this machine that they need.
     ///
     /// # Errors

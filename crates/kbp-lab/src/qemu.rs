@@ -56,6 +56,21 @@ impl Qemu {
         Ok(Qemu { tree, version })
     }
 
+    /// The folder that it is unpacked in.
+    pub(crate) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// What is wrong when a part of it is not there.
+    pub(crate) fn damaged(&self) -> Error {
+        Error::Qemu {
+            detail: format!(
+                "{} is damaged; run `kbp lab clean --all`",
+                self.tree.display()
+            ),
+        }
+    }
+
     fn ask_version(&self) -> Result<String> {
         let mut command = self.command(false)?;
         let text = command::output(
@@ -81,12 +96,7 @@ impl Qemu {
     /// [`Error::Qemu`] when the tree is damaged.
     pub(crate) fn command(&self, one_cpu: bool) -> Result<Command> {
         let loader =
-            Loader::of_trees(std::slice::from_ref(&self.tree)).ok_or_else(|| Error::Qemu {
-                detail: format!(
-                    "{} is damaged; run `kbp lab clean --all`",
-                    self.tree.display()
-                ),
-            })?;
+            Loader::of_trees(std::slice::from_ref(&self.tree)).ok_or_else(|| self.damaged())?;
         let mut path = loader.search_path();
         for sub in ["pulseaudio", "blas", "lapack", "ceph"] {
             let dir = self.tree.join("usr/lib/x86_64-linux-gnu").join(sub);

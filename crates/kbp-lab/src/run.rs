@@ -69,6 +69,8 @@ pub struct MachineSpec {
     pub cold: bool,
     /// Boot a whole Debian from a disk: its name in `kernels.toml`. Only with the real clock.
     pub root: Option<String>,
+    /// The kernel of a machine that the script runs inside the guest: its id in `kernels.toml`.
+    pub nested: Option<String>,
     /// Kernels of the boots that follow on the same disk; the script runs in each.
     pub then: Vec<String>,
 }

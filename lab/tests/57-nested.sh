@@ -1,0 +1,66 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# lab: --clock real --nested 6.1 --cpus 5 --mem 1024 --nics 2 --package util-linux --timeout 1800s --module lab/modules/storm
+# kernels: slow
+#
+# A machine inside the guest, on the guest's own KVM with vhost-net: a poller in each serves the card, the other end of
+# the wire gets all its answers, no packet goes through a softirq of the card's CPU in either, and both are undone.
+# It takes the host minutes, most of them for the boot inside, so only `run-tests.py lab --test` runs it.
+
+. /lab/lib.sh
+. /lab/nested.sh
+. /lab/vm-lib.sh
+
+PINGS=200
+
+# ping NAME: round trips; sets HOST and GUEST, the softirqs that they took.
+pings() {
+	vm_count_softirqs
+	kbp -n tester measure pingpong client "$VM_SERVER:$VM_PORT" --json --cpu 0 --count "$PINGS" --period-us 500 \
+		> "$OUT/$1.json" 2> "$OUT/$1.err" || lab_fail "the client failed: $(cat "$OUT/$1.err")"
+	HOST=$VM_NET_RX_HOST
+	GUEST=$VM_NET_RX_GUEST
+	vm_count_softirqs
+	HOST=$((VM_NET_RX_HOST - HOST))
+	GUEST=$((VM_NET_RX_GUEST - GUEST))
+	n=$(sed -n 's/.*"n":\([0-9]*\).*/\1/p' "$OUT/$1.json" | head -n 1)
+	echo "$1: $n round trips, softirqs $HOST in the host, $GUEST in the guest"
+	[ "$n" = "$PINGS" ] || lab_fail "$1: $n of $PINGS answered"
+}
+
+# traces: what attaching changes, in both.
+traces() {
+	for irq in $(vm_interrupts eth0); do
+		echo "$irq $(cat "/proc/irq/$irq/smp_affinity_list")"
+	done
+	cat /sys/class/net/eth0/queues/*/[rx]ps_cpus
+	nested_ask 20 "cat /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/*/[rx]ps_cpus 2>&1" || lab_fail "traces"
+}
+
+vm_host_up
+vm_inner_up
+traces > /run/before
+
+pings softirq
+[ "$HOST" -gt $((PINGS / 2)) ] || lab_fail "the host's softirqs are not seen: $HOST"
+[ "$GUEST" -gt $((PINGS / 2)) ] || lab_fail "the guest's softirqs are not seen: $GUEST"
+
+vm_poller_on both sleep
+pings both
+[ "$HOST" -lt $((PINGS / 10)) ] || lab_fail "packets go through softirq in the host: $HOST"
+[ "$GUEST" -lt $((PINGS / 10)) ] || lab_fail "packets go through softirq in the guest: $GUEST"
+vm_poller_off both
+
+traces > /run/after
+cmp -s /run/before /run/after || lab_fail "this is left: $(diff /run/before /run/after)"
+pings after
+[ "$GUEST" -gt $((PINGS / 2)) ] || lab_fail "the guest's card is not given back"
+
+# A command that does not end is ended, and the next one is answered.
+nested_ask 1 "sleep 100" && lab_fail "a command without an end was not ended"
+[ "$(nested_ask 5 "echo alive")" = alive ] || lab_fail "no answer after it"
+nested_must 60 "kbp unload"
+kbp unload > /dev/null || lab_fail "kbp unload"
+nested_must 20 "! dmesg | grep -E 'WARNING:|BUG:|Oops|Call Trace|rcu.*stall|soft lockup'"
+lab_dmesg_clean
+lab_pass
