@@ -50,14 +50,14 @@ vm_host_up() {
 vm_inner_up() {
 	mkdir -p /run/nested
 	nested_with "$(command -v kbp)"
-	nested_start 120 192 2 ""
+	nested_start 120 384 2 ""
 	vm_say "the machine inside is up"
 	nested_place 2 3 4
 	nested_must 10 "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip address add $VM_SERVER/24 dev eth0; ip link set eth0 up"
 	nested_must 10 "ip neighbour replace $VM_TESTER lladdr $(ip netns exec tester cat /sys/class/net/eth1/address) dev eth0 nud permanent"
 	nested_must 10 "for irq in \$(awk '/virtio.*-(in|out)put/ { sub(\":\", \"\", \$1); print \$1 }' /proc/interrupts); do echo $VM_CPU > /proc/irq/\$irq/smp_affinity_list || exit 1; done"
 	nested_must 10 "kbp measure pingpong server --bind $VM_SERVER:$VM_PORT --cpu 0 --fifo 30 > /run/server.log 2>&1 &"
-	nested_must 20 "while ! grep -q serving /run/server.log; do sleep 0.02; done"
+	nested_must 60 "tries=0; while ! grep -qi ':1E14 ' /proc/net/udp; do tries=\$((tries + 1)); [ \$tries -lt 100 ] || { cat /run/server.log /proc/net/udp; exit 1; }; sleep 0.02; done"
 	nested_must 60 "kbp load --module /nested/kbp.ko"
 	kbp load --module "$MODULES/kbp.ko" > /dev/null || lab_fail "kbp load"
 }
