@@ -38,6 +38,10 @@ pub const TESTER: &str = "sipp";
 pub const MESSAGES_OF_A_CALL: u64 = 6;
 const CALLER_PORT: u16 = 5_062;
 const CALLEE_PORT: u16 = 5_070;
+/// The allocator for speed instead of the one for finding bugs, which is the default and searches for so long that it is all
+/// that is measured: on 6.1 in the lab a message took 0.3 to 2 ms with it, and 0.05 to 0.15 ms without. 64 MiB hold the
+/// transactions of some seconds.
+const MEMORY: [&str; 6] = ["-x", "fm", "-X", "fm", "-m", "64"];
 /// Calls before those that count.
 const WARM_UP_CALLS: u64 = 10;
 /// How long a call waits at most before it begins, milliseconds: many times the distance of two calls, so that their
@@ -115,7 +119,8 @@ impl Proxy {
         let config = folder.write("kamailio.cfg", &texts::proxy(at, callee))?;
         let run = folder.0.display().to_string();
         // Errors go to our pipe; its files of a running system, such as the control socket, to our folder.
-        let arguments = ["-f", &config, "-DD", "-E", "-Y", &run, "-w", &run];
+        let mut arguments = vec!["-f", &config, "-DD", "-E", "-Y", &run, "-w", &run];
+        arguments.extend_from_slice(&MEMORY);
         let mut program = Program::start(TOOL, place, &arguments)?;
         program.wait_bound(Protocol::Udp, at.into())?;
         Ok(Self {
