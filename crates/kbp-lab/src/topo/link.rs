@@ -243,9 +243,8 @@ impl Links {
 
     /// Gives a link another name. It goes down for a moment: older kernels rename no link that is up.
     pub(super) fn rename(&mut self, place: &Place, ifname: &str) -> Result<()> {
-        self.set(place, Some(false), |set| {
-            set.with_text(libc::IFLA_IFNAME, ifname)
-        })?;
+        self.set_up(place, false)?;
+        self.set(place, None, |set| set.with_text(libc::IFLA_IFNAME, ifname))?;
         let place = Place {
             netns: place.netns.clone(),
             ifname: ifname.into(),
