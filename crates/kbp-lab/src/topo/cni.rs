@@ -8,6 +8,7 @@
 //!
 //! Not here: the namespaces and containers around it ([`super::plan`]).
 
+use std::fmt;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::Ipv4Addr;
@@ -55,6 +56,20 @@ pub(super) struct Network {
     pub folder: PathBuf,
     /// Where `host-local` keeps which addresses are in use.
     pub data: PathBuf,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} connect {} to {}, address {}",
+            PLUGINS.join(" and "),
+            self.folder.display(),
+            self.netns,
+            self.host,
+            self.address
+        )
+    }
 }
 
 impl Network {

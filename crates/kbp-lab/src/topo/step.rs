@@ -187,14 +187,7 @@ impl fmt::Display for Step {
             Step::Steer { place, cpu } => {
                 write!(f, "steer what {place} receives to CPU {cpu} (rps_cpus)")
             }
-            Step::Cni { network } => write!(
-                f,
-                "have the CNI plug-ins bridge and portmap of {} connect {} to {}, address {}",
-                network.folder.display(),
-                network.netns,
-                network.host,
-                network.address
-            ),
+            Step::Cni { network } => write!(f, "have the CNI plug-ins {network}"),
             Step::Bundle { bundle } => {
                 write!(f, "write a root file system and config.json to {}", bundle.dir.display())
             }
