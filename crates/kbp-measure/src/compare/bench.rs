@@ -187,10 +187,8 @@ impl<'a> Machine<'a> {
             _ => load.can_run(&self.loads),
         };
         let can_serve = || {
-            let services = self.options.frames.iter().filter_map(Traffic::service);
-            services
-                .map(|service| service.can_run(&up.ends))
-                .collect::<std::result::Result<(), String>>()
+            let mut services = self.options.frames.iter().filter_map(Traffic::service);
+            services.try_for_each(|service| service.can_run(&up.ends))
         };
         if let Err(why) = can_run.and_then(|()| can_serve()) {
             return Ok(Measured::CannotRun(why));
