@@ -139,6 +139,9 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if WITH_CHILDREN.contains(&name) {
+            command.process_group(0);
+        }
         let (child, keeper) = keep(name, place.clone(), command, end_signal(name))?;
         let mut program = Self {
             name,
@@ -264,6 +267,16 @@ impl Program {
         }
     }
 
+    /// Ends what a program that was killed has left of its own processes: they hold its port, and the pipes that are read to
+    /// their end.
+    fn end_group(&self) {
+        if WITH_CHILDREN.contains(&self.name) {
+            // SAFETY: kill takes plain numbers. The group was made for this program; no other has its number while one of its
+            // processes lives, and without one this is an error without an effect.
+            unsafe { libc::kill(-(self.child.id() as libc::pid_t), libc::SIGKILL) };
+        }
+    }
+
     fn has_ended(&mut self) -> Result<bool> {
         match self.child.try_wait() {
             Ok(status) => Ok(status.is_some()),
@@ -282,6 +295,7 @@ impl Program {
     /// What a program that has ended said.
     fn output(&mut self) -> Result<Output> {
         let status = self.child.wait();
+        self.end_group();
         let said = |reader: Option<JoinHandle<String>>| {
             reader.map_or_else(|| Ok(String::new()), JoinHandle::join)
         };
@@ -300,6 +314,7 @@ impl Drop for Program {
         // Both fail only for a child that has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.end_group();
         if let Some((hold, thread)) = self.keeper.take() {
             drop(hold);
             let _ = thread.join();
