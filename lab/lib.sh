@@ -88,4 +88,11 @@ lab_dmesg_clean() {
 $lab_complaints"
 }
 
+# Makes the links that the package iptables makes when it is installed (update-alternatives); here it is only unpacked.
+lab_alternatives() {
+	for lab_program in iptables iptables-save iptables-restore ip6tables; do
+		[ -e "/usr/sbin/$lab_program" ] || ln -s xtables-nft-multi "/usr/sbin/$lab_program"
+	done
+}
+
 lab_dmesg_mark

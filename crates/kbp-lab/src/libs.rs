@@ -58,8 +58,9 @@ impl Loader {
         let dirs = self
             .trees
             .iter()
-            .flat_map(|tree| LIBRARY_DIRS.map(|dir| tree.join(dir)));
-        dirs.filter(|dir| dir.is_dir())
+            .flat_map(|tree| LIBRARY_DIRS.map(|dir| tree.join(dir)))
+            .filter(|dir| dir.is_dir());
+        dirs.flat_map(|dir| std::iter::once(dir.clone()).chain(private_folders(&dir)))
             .map(|dir| dir.display().to_string())
             .collect::<Vec<_>>()
             .join(":")
@@ -78,7 +79,8 @@ impl Loader {
             command.args(["--inhibit-cache", "--library-path", &self.search_path()]);
         }
         let doing = format!("listing the libraries of {}", program.display());
-        let listing = command::output(command.arg("--list").arg(program), &doing, "libc6")?;
+        let listing = command::output(command.arg("--list").arg(program), &doing, "libc6")
+            .map_err(|error| missing_of(program, error))?;
         let mut files = Vec::new();
         for line in listing.lines() {
             match parse_line(line) {
@@ -155,6 +157,46 @@ impl Loader {
     }
 }
 
+/// Folders below a folder of libraries in which a package keeps libraries of its own: its programs name them (RUNPATH) by
+/// their place in a system, where they are not now.
+fn private_folders(dir: &Path) -> Vec<PathBuf> {
+    let is_library = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("lib") && name.contains(".so.")
+    };
+    let holds_libraries = |folder: &PathBuf| {
+        let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.any(|entry| is_library(&entry))
+    };
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir() && holds_libraries(path))
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// A loader that does not find a library ends with an error instead of a line that says so, where it is asked for the
+/// libraries of a library.
+fn missing_of(program: &Path, error: Error) -> Error {
+    let said = match &error {
+        Error::Command { detail, .. } => detail.clone(),
+        _ => return error,
+    };
+    match said
+        .split_once("error while loading shared libraries: ")
+        .and_then(|(_, rest)| rest.split_once(": cannot open shared object file"))
+    {
+        Some((library, _)) => Error::LibraryMissing {
+            path: program.into(),
+            library: library.into(),
+        },
+        None => error,
+    }
+}
+
 /// The name and path of a line of `ld.so --list`: `name => path (address)`, or `path (address)` for the loader.
 fn parse_line(line: &str) -> Option<(&str, Option<&str>)> {
     let line = line.trim();
@@ -214,6 +256,38 @@ mod tests {
         );
         assert_eq!(parse_line("\tlinux-vdso.so.1 (0x00007ffd)"), None);
         assert_eq!(parse_line("\tstatically linked"), None);
+    }
+
+    #[test]
+    fn a_loader_that_gives_up_has_named_the_library() {
+        let error = |detail: &str| Error::Command {
+            program: "ld.so".into(),
+            doing: "listing".into(),
+            detail: detail.into(),
+        };
+        let said = "/x/htable.so: error while loading shared libraries: libsrdb1.so.1: cannot open shared object file: \
+                    No such file or directory (exit status: 127)";
+        let missing = missing_of(Path::new("/x/htable.so"), error(said));
+        assert!(
+            matches!(&missing, Error::LibraryMissing { library, .. } if library == "libsrdb1.so.1"),
+            "{missing}"
+        );
+        let other = missing_of(Path::new("/x"), error("bad ELF magic (exit status: 127)"));
+        assert!(matches!(other, Error::Command { .. }), "{other}");
+    }
+
+    #[test]
+    fn folders_with_libraries_of_their_own_are_looked_into() {
+        let dir = tempfile::tempdir().unwrap();
+        for (folder, file) in [
+            ("own", "libx.so.1"),
+            ("plugins", "x.so"),
+            ("text", "libx.txt"),
+        ] {
+            std::fs::create_dir(dir.path().join(folder)).unwrap();
+            std::fs::write(dir.path().join(folder).join(file), "").unwrap();
+        }
+        assert_eq!(private_folders(dir.path()), [dir.path().join("own")]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::tail;
 
+use super::cni;
 use super::container;
 use super::error::{Error, Result};
 use super::helper::helper;
@@ -146,6 +147,7 @@ pub(super) fn apply(step: &Step, links: &mut Links, interrupted: &dyn Fn() -> bo
             netns::inside(Some(netns), Sys::AsIs, || rules::load(text))
         }
         Step::Steer { place, cpu } => steer(place, *cpu),
+        Step::Cni { network } => cni::add(network, links),
         Step::Bundle { bundle } => container::write_bundle(bundle),
         Step::Container {
             id,
@@ -197,6 +199,7 @@ fn undo(step: &Step, state: &State, links: &mut Links) -> Result<()> {
             address,
             mac,
         } if place.netns.is_none() => links.neighbour(place, *address, *mac, false),
+        Step::Cni { network } => cni::del(network),
         Step::Bundle { bundle } => container::remove_bundle(bundle),
         Step::Container { id, runtime, .. } => container::remove(runtime, id),
         _ => Ok(()),

@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::cni;
 use super::container;
 use super::error::{Error, Result};
 use super::host;
@@ -191,6 +192,7 @@ pub fn can_run_spec(spec: &Spec) -> std::result::Result<(), String> {
             .try_for_each(|nic| usable_nic(nic)),
         Kind::BridgeNetfilter => bridge_netfilter(),
         Kind::Container => host::runtime().map(drop),
+        Kind::Pod => host::runtime().map(drop).and_then(|()| cni::can_run()),
         _ => Ok(()),
     }?;
     trial().map_err(|error| error.to_string())?

@@ -59,13 +59,13 @@ pub(super) struct Bundle {
     pub files: Vec<(String, String)>,
 }
 
-/// The files of a topology's container, whose network is the namespace `netns`.
-pub(super) fn bundle(name: &str, netns: &str, facts: &ContainerFacts) -> Bundle {
+/// The files of a container `id`, whose network is the namespace `netns`; `name` is that of their folder.
+pub(super) fn bundle(name: &str, id: &str, netns: &str, facts: &ContainerFacts) -> Bundle {
     let own = ["dev", "opt", "proc", "run", "sys", "tmp"];
     let folders = own
         .into_iter()
         .chain(facts.folders.iter().map(String::as_str));
-    let config = configuration(netns, facts);
+    let config = configuration(id, netns, facts);
     Bundle {
         dir: state::bundle_directory(name),
         folders: std::iter::once("rootfs".to_owned())
@@ -84,7 +84,7 @@ pub(super) fn bundle(name: &str, netns: &str, facts: &ContainerFacts) -> Bundle 
     }
 }
 
-fn configuration(netns: &str, facts: &ContainerFacts) -> Value {
+fn configuration(id: &str, netns: &str, facts: &ContainerFacts) -> Value {
     let capabilities: Value = ["bounding", "effective", "permitted"]
         .iter()
         .map(|set| ((*set).to_owned(), json!(CAPABILITIES)))
@@ -109,7 +109,7 @@ fn configuration(netns: &str, facts: &ContainerFacts) -> Value {
             "noNewPrivileges": true,
         },
         "mounts": mounts(facts),
-        "linux": { "namespaces": namespaces, "cgroupsPath": format!("/{netns}") },
+        "linux": { "namespaces": namespaces, "cgroupsPath": format!("/{id}") },
     })
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::command;
 
+use super::cni;
 use super::error::{Error, Result};
 use super::kind::Kind;
 use super::link::{Links, Mac, Place};
@@ -52,6 +53,8 @@ pub(super) struct Facts {
     /// Whether br_netfilter is in the kernel.
     pub bridge_netfilter: bool,
     pub container: ContainerFacts,
+    /// Where CNI plug-ins are, or would be.
+    pub cni: PathBuf,
 }
 
 /// Looks at the machine, as far as this kind of topology needs it.
@@ -70,6 +73,7 @@ pub(super) fn observe(spec: &Spec) -> Result<Facts> {
         home: netns::own_identity()?,
         bridge_netfilter: bridge_netfilter_loaded(),
         container: container()?,
+        cni: cni::folder().unwrap_or_else(|| "/usr/lib/cni".into()),
     })
 }
 

@@ -30,6 +30,8 @@ pub enum Kind {
     Vxlan,
     /// The network of `routed-nat`; the server's end is a container.
     Container,
+    /// Two containers with one network, which CNI plug-ins make.
+    Pod,
     /// Two network cards on one wire.
     Nic,
 }
@@ -42,7 +44,7 @@ struct About {
     drawing: &'static str,
 }
 
-const TABLE: [About; 8] = [
+const TABLE: [About; 9] = [
     About {
         kind: Kind::Lo,
         name: "lo",
@@ -138,6 +140,20 @@ const TABLE: [About; 8] = [
                                                              +-----------------------+",
     },
     About {
+        kind: Kind::Pod,
+        name: "pod",
+        about: "two containers with one network, made by CNI plug-ins: bridge, portmap, host-local",
+        drawing: "\
++- kbp-NAME-wire --+      +- kbp-NAME-host ----------+      +- kbp-NAME-app -----------------+
+|  client     eth0 |-veth-| eth0 10.91.250.1         |      | +------------+ +-------------+ |
+|     10.91.250.2  |      |  portmap: UDP port 7700  |      | | container  | | container   | |
+| talks to         |      |  ipMasq                  |      | | ...-pause  | | ...-app     | |
+| 10.91.250.1      |      | cni0 10.91.251.1 --.     |      | |            | |     server  | |
++------------------+      |                  app     |-veth-| +------------+ +-------------+ |
+                          +--------------------------+      | eth0 10.91.251.2               |
+                                                            +--------------------------------+",
+    },
+    About {
         kind: Kind::Nic,
         name: "nic",
         about: "two network cards on one wire, the tester's in a namespace",
@@ -151,7 +167,7 @@ const TABLE: [About; 8] = [
 
 impl Kind {
     /// All kinds, the shortest path first.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Lo,
         Kind::Veth,
         Kind::Bridge,
@@ -159,6 +175,7 @@ impl Kind {
         Kind::RoutedNat,
         Kind::Vxlan,
         Kind::Container,
+        Kind::Pod,
         Kind::Nic,
     ];
 

@@ -241,6 +241,17 @@ impl Links {
         self.set(place, Some(up), |set| set)
     }
 
+    /// Gives a link another name. It goes down for a moment: older kernels rename no link that is up.
+    pub(super) fn rename(&mut self, place: &Place, ifname: &str) -> Result<()> {
+        self.set_up(place, false)?;
+        self.set(place, None, |set| set.with_text(libc::IFLA_IFNAME, ifname))?;
+        let place = Place {
+            netns: place.netns.clone(),
+            ifname: ifname.into(),
+        };
+        self.set_up(&place, true)
+    }
+
     /// Moves a link to another namespace: the named one, or the caller's.
     pub(super) fn move_to(&mut self, place: &Place, netns: Option<&str>) -> Result<()> {
         let namespace = netns::open(netns)?;

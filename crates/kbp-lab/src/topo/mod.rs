@@ -18,6 +18,7 @@
 
 mod apply;
 mod check;
+mod cni;
 mod container;
 mod error;
 mod helper;

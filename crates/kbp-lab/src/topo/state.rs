@@ -76,6 +76,11 @@ impl State {
     }
 }
 
+/// The folder in which a topology's pod keeps which addresses are in use.
+pub(super) fn pod_directory(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{name}.cni"))
+}
+
 /// The folder for the files of a topology's container.
 pub(super) fn bundle_directory(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.container"))

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::cni::Network;
 use super::container::Bundle;
 use super::link::{Mac, Net, Place, Tunnel};
 use super::Topology;
@@ -112,6 +113,10 @@ pub(super) enum Step {
         place: Place,
         cpu: u32,
     },
+    /// A pod's network, made by CNI plug-ins.
+    Cni {
+        network: Network,
+    },
     Bundle {
         bundle: Bundle,
     },
@@ -182,6 +187,7 @@ impl fmt::Display for Step {
             Step::Steer { place, cpu } => {
                 write!(f, "steer what {place} receives to CPU {cpu} (rps_cpus)")
             }
+            Step::Cni { network } => write!(f, "have the CNI plug-ins {network}"),
             Step::Bundle { bundle } => {
                 write!(f, "write a root file system and config.json to {}", bundle.dir.display())
             }

@@ -358,6 +358,12 @@ impl CompareArgs {
                 .frames
                 .iter()
                 .any(|frames| matches!(frames, Traffic::Nothing(_))),
+            services: options
+                .frames
+                .iter()
+                .filter_map(Traffic::service)
+                .map(|service| (service.name().into(), service.words()))
+                .collect(),
             frames: options.frames.iter().filter_map(frames::setting).collect(),
         })
     }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `kbp compare` sends instead of pings: frames whatever comes back, searches for the highest rate without loss, or
-//! nothing.
+//! What `kbp compare` sends instead of pings: frames whatever comes back, searches for the highest rate without loss,
+//! requests to services, or nothing.
 //!
 //! Not here: sending them ([`crate::tester`]).
 
 use clap::Args;
 
 use super::arrivals::{self, ArrivalsArgs};
+use super::services::ServicesArgs;
 use super::throughput::Preset;
 use crate::compare::row::Traffic;
 use crate::error::{Error, Result};
@@ -43,6 +44,8 @@ pub struct FramesArgs {
         value_name = "BYTES"
     )]
     frame: Vec<u32>,
+    #[command(flatten)]
+    services: ServicesArgs,
 }
 
 impl FramesArgs {
@@ -57,7 +60,10 @@ impl FramesArgs {
         if self.no_traffic {
             return Ok(vec![Traffic::Nothing(0)]);
         }
-        let mut traffics = Vec::new();
+        let mut traffics: Vec<Traffic> = self.services.traffics(seed);
+        if !traffics.is_empty() {
+            return Ok(traffics);
+        }
         for &bytes in &self.frame {
             let traffic = match self.throughput {
                 Some(rate) => Some(self.search(bytes, rate.bps(bytes), seed)),
@@ -137,7 +143,7 @@ fn frames_in(bytes: u32, rate_bps: u64, ms: u64) -> u64 {
 /// What is sent instead of pings, for the result.
 pub(super) fn setting(traffic: &Traffic) -> Option<FramesSetting> {
     match traffic {
-        Traffic::PingPong(_) | Traffic::Nothing(_) => None,
+        Traffic::PingPong(_) | Traffic::Nothing(_) | Traffic::Service(_) => None,
         Traffic::OpenLoop(config) => Some(FramesSetting {
             frame_bytes: config.frame_bytes,
             rate_bps: config.rate_bps,

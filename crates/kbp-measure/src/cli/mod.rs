@@ -18,6 +18,7 @@ mod power;
 mod power_text;
 mod report;
 mod selftest;
+mod services;
 mod sockets;
 mod study;
 mod throughput;

@@ -14,6 +14,7 @@ use crate::interrupt;
 use crate::party::agree::{Agree, Agreement, Bounds, Figure};
 use crate::party::iperf3::{check_seconds, Iperf3, Traffic};
 use crate::party::memcached::{LoadConfig, Memcached, Pace};
+use crate::party::sip::{Proxy, SipLoad};
 use crate::party::sockperf::Sockperf;
 use crate::place::Place;
 use crate::report::text::{count, micros};
@@ -31,6 +32,8 @@ pub enum PartyCommand {
     Iperf3(Iperf3Args),
     /// A memcached server under GET and SET, every value checked
     Memcached(MemcachedArgs),
+    /// A SIP proxy, kamailio, between two sipp: forward delays
+    Sip(SipArgs),
 }
 
 /// The two places of a program.
@@ -124,6 +127,9 @@ pub struct MemcachedArgs {
         value_name = "MIN,MAX"
     )]
     interval_us: Vec<u32>,
+    /// So many requests a second at exponential intervals instead (a Poisson process)
+    #[arg(long, value_name = "N", conflicts_with_all = ["closed", "interval_us"], value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    poisson: Option<u64>,
     /// Percent of the requests that are GETs
     #[arg(long, default_value_t = 90)]
     gets: u64,
@@ -133,6 +139,19 @@ pub struct MemcachedArgs {
     /// Seed of intervals and keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// `kbp measure party sip`
+#[derive(Debug, Args)]
+pub struct SipArgs {
+    #[command(flatten)]
+    places: PlacesArgs,
+    /// How long calls begin, seconds
+    #[arg(long, default_value_t = 2)]
+    seconds: u32,
+    /// Calls that begin a second
+    #[arg(long, default_value_t = 160, value_name = "N")]
+    calls_per_s: u32,
 }
 
 /// `kbp measure agree`
@@ -169,6 +188,7 @@ pub(super) fn run(command: &PartyCommand, json: bool) -> Result<u8> {
         PartyCommand::Sockperf(args) => run_sockperf(args, json),
         PartyCommand::Iperf3(args) => run_iperf3(args, json),
         PartyCommand::Memcached(args) => run_memcached(args, json),
+        PartyCommand::Sip(args) => run_sip(args, json),
     }
 }
 
@@ -270,9 +290,12 @@ fn run_memcached(args: &MemcachedArgs, json: bool) -> Result<u8> {
         ));
     };
     let load = LoadConfig {
-        pace: match args.closed {
-            true => Pace::Closed,
-            false => Pace::Open {
+        pace: match (args.closed, args.poisson) {
+            (true, _) => Pace::Closed,
+            (false, Some(per_s)) => Pace::Poisson {
+                gap_ns_mean: 1_000_000_000 / per_s,
+            },
+            (false, None) => Pace::Open {
                 gap_ns_min: u64::from(gap_us_min) * 1_000,
                 gap_ns_max: u64::from(gap_us_max) * 1_000,
             },
@@ -297,6 +320,31 @@ fn run_memcached(args: &MemcachedArgs, json: bool) -> Result<u8> {
             micros(report.send_late_ns_max as f64),
             times("GET", &RttNs::from(&report.gets)),
             times("SET", &RttNs::from(&report.sets))
+        )
+    });
+    Ok(0)
+}
+
+fn run_sip(args: &SipArgs, json: bool) -> Result<u8> {
+    check_seconds(args.seconds)?;
+    let load = SipLoad {
+        calls_per_s: args.calls_per_s,
+        span_ns: u64::from(args.seconds) * 1_000_000_000,
+    };
+    let (server, client) = (args.places.server_place(), args.places.client_place());
+    let mut proxy = Proxy::start(args.places.server, &server, &client)?;
+    let report = proxy.load(&load, &client, &mut || Ok(()))?;
+    print(report.row(), json, |row| {
+        let account = &report.account;
+        format!(
+            "{} calls, {} messages forwarded, {} not; {} sent again, {} forwarded again, {} of the proxy's own\n{}",
+            count(report.calls),
+            count(row.n),
+            count(row.lost),
+            count(account.again),
+            count(row.dup),
+            count(account.own),
+            times("forward delay", &row.rtt_ns)
         )
     });
     Ok(0)

@@ -186,7 +186,11 @@ impl<'a> Machine<'a> {
             Load::Stream if self.loads.stream.is_none() => streams::can_run(nics),
             _ => load.can_run(&self.loads),
         };
-        if let Err(why) = can_run {
+        let can_serve = || {
+            let mut services = self.options.frames.iter().filter_map(Traffic::service);
+            services.try_for_each(|service| service.can_run(&up.ends))
+        };
+        if let Err(why) = can_run.and_then(|()| can_serve()) {
             return Ok(Measured::CannotRun(why));
         }
         Ok(
@@ -298,6 +302,7 @@ impl Options {
                 ..config.clone()
             }),
             Traffic::Nothing(_) => Traffic::Nothing(row_ns),
+            Traffic::Service(service) => Traffic::Service(service.lasting(row_ns)),
             other => other.clone(),
         };
         match self.frames.is_empty() {
@@ -319,6 +324,7 @@ fn span_ns(traffic: &Traffic) -> u64 {
         },
         Traffic::OpenLoop(config) => config.span_ns,
         Traffic::Nothing(span_ns) => *span_ns,
+        Traffic::Service(service) => service.span_ns(),
         Traffic::Throughput(config) => (config.trial_ns + config.settle_ns) * TRIALS,
     }
 }

@@ -12,6 +12,7 @@ use kbp_core::Host;
 use kbp_lab::topo::End;
 
 use super::server::Server;
+use super::service::Service;
 use crate::error::{Error, Result};
 use crate::hold;
 use crate::party::sockperf::Sockperf;
@@ -62,13 +63,28 @@ pub enum Traffic {
     Throughput(ThroughputConfig),
     /// Nothing, for so many nanoseconds.
     Nothing(u64),
+    /// Requests to a program of somebody else instead of our echo server.
+    Service(Service),
 }
 
-/// Measures a row with our own tester.
+impl Traffic {
+    /// The service that it asks, if there is one.
+    pub fn service(&self) -> Option<&Service> {
+        match self {
+            Self::Service(service) => Some(service),
+            _ => None,
+        }
+    }
+}
+
+/// Measures a row with our own tester, or the service that it is asked of.
 ///
 /// # Errors
 /// When an end can't be placed or reached, a rate is not held, or a counter can't be read.
 pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Result<Row> {
+    if let Traffic::Service(service) = traffic {
+        return service.row(ends, watch, label);
+    }
     let server = Server::start(ends)?;
     let watch = Watch {
         server: server.counted().into_iter().collect(),
@@ -79,6 +95,7 @@ pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Resu
         Traffic::OpenLoop(config) => open_loop(ends, config, label, on_warm),
         Traffic::Throughput(config) => highest_rate(ends, config, label, on_warm),
         Traffic::Nothing(span_ns) => nothing(*span_ns, label, on_warm),
+        Traffic::Service(_) => Err(Error::Panicked("choosing a server")),
     });
     let echoed = server.stop();
     let (row, between) = measured?;
@@ -89,7 +106,7 @@ pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Resu
     })
 }
 
-type OnWarm<'a> = &'a mut dyn FnMut() -> Result<()>;
+pub(super) type OnWarm<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 fn ping_pong(ends: &Ends, config: &ClientConfig, label: Label, on_warm: OnWarm) -> Result<Row> {
     let config = ClientConfig {
@@ -146,7 +163,7 @@ enum Step {
 
 /// Runs a client on a thread of its own. It stops after the warm-up until the counters were read here, on the
 /// housekeeping CPU, so that the reading does not disturb its CPU, and it ends only when they were read again.
-fn watched(
+pub(super) fn watched(
     place: &Place,
     watch: Watch,
     client: impl FnOnce(OnWarm) -> Result<Row> + Send,
@@ -163,8 +180,9 @@ fn watched(
                 step_tx.send(warm).map_err(|e| gone(e.to_string()))?;
                 go_rx.recv().map_err(|e| gone(e.to_string()))
             });
-            // Nobody waits for this after a reading that failed; then there is nothing to wait for either.
-            if step_tx.send(Step::Done).is_ok() {
+            // Nobody waits for this after a reading that failed; then there is nothing to wait for either. A client that
+            // failed has no last reading: its server may be gone.
+            if row.is_ok() && step_tx.send(Step::Done).is_ok() {
                 let _ = go_rx.recv();
             }
             row

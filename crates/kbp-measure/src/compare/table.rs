@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::costs::{self, Costs};
 use super::rates;
 use crate::report::text::{bits, micros, ratio as share};
-use crate::result::{CpuUse, ResultFile, Row, NO_TRAFFIC, TOOL_KBP};
+use crate::result::{is_measured, CpuUse, ResultFile, Row, NO_TRAFFIC};
 use crate::stats::{percentile_ns, ratio, Ratio, Verdict};
 
 /// The percentile whose ratios the printed table has.
@@ -97,7 +97,7 @@ pub struct Ratios {
 /// are a rate ([`super::rates`]).
 pub fn groups(file: &ResultFile) -> Vec<Group> {
     let is_shown = |row: &Row| !row.histogram_ns.is_empty() || row.traffic == NO_TRAFFIC;
-    let ours = |row: &&Row| row.tool == TOOL_KBP && is_shown(row) && row.throughput.is_none();
+    let ours = |row: &&Row| is_measured(&row.tool) && is_shown(row) && row.throughput.is_none();
     let rows: Vec<&Row> = file.rows.iter().filter(ours).collect();
     let places = unique(rows.iter().map(|row| place(row)));
     let here = |of: &Place| -> Vec<&Row> {

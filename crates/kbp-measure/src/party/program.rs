@@ -128,7 +128,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program, whose Debian package has the same name, at a place.
+    /// Starts a program at a place.
     ///
     /// # Errors
     /// When the place can't be had, or the program is not installed.
@@ -139,7 +139,10 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let (child, keeper) = keep(name, place.clone(), command)?;
+        if WITH_CHILDREN.contains(&name) {
+            command.process_group(0);
+        }
+        let (child, keeper) = keep(name, place.clone(), command, end_signal(name))?;
         let mut program = Self {
             name,
             child,
@@ -200,6 +203,80 @@ impl Program {
         self.output()
     }
 
+    /// Waits for its end as [`Program::wait_end`] does, as long as the others run.
+    ///
+    /// # Errors
+    /// Those of [`Program::wait_end`], and the end of one of the others.
+    pub fn wait_end_beside(
+        mut self,
+        limit: Duration,
+        others: &mut [&mut Program],
+    ) -> Result<Output> {
+        let since = Instant::now();
+        while !self.has_ended()? && since.elapsed() <= limit {
+            for other in &mut *others {
+                other.require_running()?;
+            }
+            self.pause()?;
+        }
+        self.wait_end(Duration::ZERO)
+    }
+
+    /// Checks that it runs.
+    ///
+    /// # Errors
+    /// When it has ended, with how and what it said last.
+    pub fn require_running(&mut self) -> Result<()> {
+        match self.has_ended()? {
+            false => Ok(()),
+            true => {
+                let output = self.output()?;
+                let why = format!("it died while it was needed: it {}", ended(&output));
+                Err(error(self.name, why))
+            }
+        }
+    }
+
+    /// What somebody made of this server: where that is an error and the server has ended, its end is the reason.
+    ///
+    /// # Errors
+    /// That of `made`, or the end of the program.
+    pub fn explain<T>(&mut self, made: Result<T>) -> Result<T> {
+        match made {
+            Ok(made) => Ok(made),
+            // A connection that the server's end closed is seen before the process is gone.
+            Err(error) => {
+                std::thread::sleep(STEP);
+                self.require_running()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets a program that has processes of its own end them, which a kill would leave.
+    fn ask_to_end(&mut self) {
+        let signal = end_signal(self.name);
+        if signal == libc::SIGKILL || self.has_ended().unwrap_or(true) {
+            return;
+        }
+        // SAFETY: kill takes plain numbers; the child has not been waited for, so its pid is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+        let since = Instant::now();
+        while since.elapsed() < END_LIMIT && !self.has_ended().unwrap_or(true) {
+            std::thread::sleep(STEP);
+        }
+    }
+
+    /// Ends what a program that was killed has left of its own processes: they hold its port, and the pipes that are read to
+    /// their end.
+    fn end_group(&self) {
+        if WITH_CHILDREN.contains(&self.name) {
+            // SAFETY: kill takes plain numbers. The group was made for this program; no other has its number while one of its
+            // processes lives, and without one this is an error without an effect.
+            unsafe { libc::kill(-(self.child.id() as libc::pid_t), libc::SIGKILL) };
+        }
+    }
+
     fn has_ended(&mut self) -> Result<bool> {
         match self.child.try_wait() {
             Ok(status) => Ok(status.is_some()),
@@ -218,6 +295,7 @@ impl Program {
     /// What a program that has ended said.
     fn output(&mut self) -> Result<Output> {
         let status = self.child.wait();
+        self.end_group();
         let said = |reader: Option<JoinHandle<String>>| {
             reader.map_or_else(|| Ok(String::new()), JoinHandle::join)
         };
@@ -232,9 +310,11 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        self.ask_to_end();
         // Both fail only for a child that has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.end_group();
         if let Some((hold, thread)) = self.keeper.take() {
             drop(hold);
             let _ = thread.join();
@@ -254,15 +334,54 @@ pub fn ended(output: &Output) -> String {
     }
 }
 
+/// Programs with processes of their own, which they end when they are asked to and leave when they are killed.
+const WITH_CHILDREN: [&str; 1] = ["kamailio"];
+/// How long such a program may take.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// The signal that ends a program, also when this process is gone.
+fn end_signal(name: &str) -> i32 {
+    match WITH_CHILDREN.contains(&name) {
+        true => libc::SIGTERM,
+        false => libc::SIGKILL,
+    }
+}
+
+/// Programs whose Debian package has another name.
+const PACKAGES: [(&str, &str); 1] = [("sipp", "sip-tester")];
+
+fn not_installed(name: &str) -> String {
+    let other = PACKAGES.iter().find(|(program, _)| *program == name);
+    let package = other.map_or(name, |(_, package)| package);
+    format!("{name} is not installed: apt install {package}")
+}
+
+/// Whether a program can be started here.
+///
+/// # Errors
+/// One sentence that says what to install.
+pub fn can_run(name: &str) -> std::result::Result<(), String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|folder| folder.join(name).is_file()) {
+        true => Ok(()),
+        false => Err(not_installed(name)),
+    }
+}
+
 type Keeper = (mpsc::Sender<()>, JoinHandle<()>);
 
 /// Starts the child from a thread at its place; that thread stays for as long as the child.
-fn keep(name: &'static str, place: Place, mut command: Command) -> Result<(Child, Keeper)> {
+fn keep(
+    name: &'static str,
+    place: Place,
+    mut command: Command,
+    end_signal: i32,
+) -> Result<(Child, Keeper)> {
     // SAFETY: the closure makes one system call and touches no memory, as is allowed between fork
     // and exec.
     unsafe {
         command.pre_exec(
-            || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            move || match libc::prctl(libc::PR_SET_PDEATHSIG, end_signal) {
                 -1 => Err(std::io::Error::last_os_error()),
                 _ => Ok(()),
             },
@@ -275,9 +394,7 @@ fn keep(name: &'static str, place: Place, mut command: Command) -> Result<(Child
         .spawn(move || {
             let spawned = place.apply().and_then(|()| {
                 command.spawn().map_err(|e| match e.kind() {
-                    std::io::ErrorKind::NotFound => {
-                        error(name, format!("{name} is not installed: apt install {name}"))
-                    }
+                    std::io::ErrorKind::NotFound => error(name, not_installed(name)),
                     _ => error(name, format!("start it: {e}")),
                 })
             });
@@ -331,6 +448,9 @@ mod tests {
             said.contains("apt install no-such-program-of-kbp"),
             "{said}"
         );
+        assert!(can_run("no-such-program-of-kbp").is_err());
+        can_run("sh").unwrap();
+        assert!(not_installed("sipp").ends_with("apt install sip-tester"));
         let fails = Program::start("sh", &here, &["-c", "echo lost >&2; exit 3"]).unwrap();
         let output = fails.wait_end(Duration::from_secs(5)).unwrap();
         let said = ended(&output);
@@ -338,6 +458,33 @@ mod tests {
             said.contains("status: 3") && said.ends_with("lost"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn who_waits_for_one_program_hears_of_the_end_of_another() {
+        let here = Place::default();
+        let start = |script: &str| Program::start("sh", &here, &["-c", script]).unwrap();
+        let mut server = start("echo no memory >&2; exit 3");
+        let client = start("sleep 60");
+        let since = Instant::now();
+        let limit = Duration::from_secs(50);
+        let error = client
+            .wait_end_beside(limit, &mut [&mut server])
+            .unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("died while it was needed"), "{said}");
+        assert!(said.contains("no memory"), "{said}");
+        assert!(since.elapsed() < limit);
+
+        let mut server = start("exit 7");
+        let lost = Err::<(), _>(Error::Invalid("the connection is closed".into()));
+        let said = server.explain(lost).unwrap_err().to_string();
+        assert!(said.contains("status: 7"), "{said}");
+        let mut server = start("sleep 60");
+        let lost = Err::<(), _>(Error::Invalid("the connection is closed".into()));
+        let said = server.explain(lost).unwrap_err().to_string();
+        assert_eq!(said, "the connection is closed");
+        server.explain(Ok(())).unwrap();
     }
 
     #[test]

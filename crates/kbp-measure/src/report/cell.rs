@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::run::Run;
-use crate::result::{Row, RttNs, TOOL_KBP};
+use crate::result::{is_measured, Row, RttNs};
 use crate::stats::rank;
 
 /// The mechanism that every other is compared with.
@@ -241,9 +241,9 @@ impl<'a> Group<'a> {
         !self.cells.iter().flat_map(|cell| &cell.rows).any(has_rate)
     }
 
-    /// Whether the headline is about it: round trips that our own tester measured.
+    /// Whether the headline is about it: round trips that our own tester measured, or those of a service instead.
     pub fn is_headline(&self) -> bool {
-        self.key.tool == TOOL_KBP && self.is_latency()
+        is_measured(self.key.tool) && self.is_latency()
     }
 }
 

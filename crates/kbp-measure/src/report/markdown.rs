@@ -15,11 +15,12 @@ use super::cell::{self, in_order, Cell, Group};
 use super::ratio::{compare, Compared, Percentile};
 use super::run::Run;
 use super::text::{count, micros, ratio};
-use crate::result::{NotRun, TOOL_KBP};
+use crate::result::{is_service, NotRun, TOOL_KBP};
 use crate::stats::Verdict;
 
 /// What every other mechanism is set against: softirq, or on a kernel with PREEMPT_RT its stock path.
 const STOCK: [&str; 2] = ["softirq", "preempt-rt"];
+const PING_PONG: &str = "ping-pong";
 
 const HEAD: &str = "\
 Made from the result files of this folder; do not edit. Round trips in µs, all rounds of a mechanism together. A ratio
@@ -65,7 +66,7 @@ fn section(run: &Run, groups: &[&Group]) -> String {
     let latency: Vec<&Group> = groups
         .iter()
         .copied()
-        .filter(|group| group.is_headline() && group.key.traffic == "ping-pong")
+        .filter(|group| group.is_headline() && has_table(group.key.traffic))
         .collect();
     let is_paths = paths_alone(&latency).is_some();
     if (latency.is_empty() || is_paths) && run.file.not_run.is_empty() {
@@ -73,14 +74,25 @@ fn section(run: &Run, groups: &[&Group]) -> String {
     }
     let mut text = format!("\n## {}\n\n{}", run.label, provenance(run));
     for path in in_order(latency.iter().map(|group| group.key.path)) {
-        let here: Vec<&Group> = latency
-            .iter()
-            .copied()
-            .filter(|group| group.key.path == path)
-            .collect();
-        text += &format!("\n### {}, {path}\n\n{}", run.label, path_table(&here));
+        let on_path = || latency.iter().filter(|group| group.key.path == path);
+        for traffic in in_order(on_path().map(|group| group.key.traffic)) {
+            let here: Vec<&Group> = on_path()
+                .copied()
+                .filter(|group| group.key.traffic == traffic)
+                .collect();
+            let what = match traffic {
+                PING_PONG => String::new(),
+                service => format!(", {service}"),
+            };
+            text += &format!("\n### {}, {path}{what}\n\n{}", run.label, path_table(&here));
+        }
     }
     text + &not_run(&run.file.not_run) + &notes(&latency)
+}
+
+/// Whether what was sent has a table here: pings, and requests to a service.
+fn has_table(traffic: &str) -> bool {
+    traffic == PING_PONG || is_service(traffic)
 }
 
 /// Where a run's figures come from.

@@ -93,6 +93,7 @@ pub fn path_words(path: &str) -> &'static str {
         "routed-nat" => "Two namespaces, routed and masqueraded in between: the docker model.",
         "vxlan" => "Two namespaces that play nodes, connected by a vxlan tunnel.",
         "container" => "A container behind a bridge with network address translation.",
+        "pod" => "Two containers with one network, made by CNI plug-ins, behind a forwarded port.",
         "nic" => "A pair of network cards on one wire.",
         _ => "",
     }

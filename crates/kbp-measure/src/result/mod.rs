@@ -26,6 +26,25 @@ pub const TOOL_KBP: &str = "kbp";
 /// Name of Debian's sockperf in [`Row::tool`].
 pub const TOOL_SOCKPERF: &str = "sockperf";
 
+/// Name of Debian's memcached in [`Row::tool`], also that of its traffic.
+pub const TOOL_MEMCACHED: &str = "memcached";
+/// Name of Debian's SIP proxy in [`Row::tool`].
+pub const TOOL_KAMAILIO: &str = "kamailio";
+
+/// What [`Row::traffic`] says of SIP messages through a proxy.
+pub const TRAFFIC_SIP: &str = "sip";
+
+/// Whether traffic is that of a service which is measured instead of the ping-pong.
+pub fn is_service(traffic: &str) -> bool {
+    [TOOL_MEMCACHED, TRAFFIC_SIP].contains(&traffic)
+}
+
+/// Whether the round trips of a tool are those of a mechanism that is compared: our own tester's, and those of services
+/// that are measured instead of it. A witness such as sockperf confirms them and is shown apart.
+pub fn is_measured(tool: &str) -> bool {
+    [TOOL_KBP, TOOL_MEMCACHED, TOOL_KAMAILIO].contains(&tool)
+}
+
 /// What [`Row::traffic`] says of a row in which nothing was sent.
 pub const NO_TRAFFIC: &str = "none";
 
@@ -133,6 +152,9 @@ pub struct Config {
     /// Nothing was sent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub no_traffic: bool,
+    /// Services that were measured instead of the ping-pong, and what each was asked, in words.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub services: BTreeMap<String, String>,
     /// Frames that were sent instead of pings: open loops, or searches for the highest rate without loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FramesSetting>,
@@ -426,6 +448,9 @@ pub(crate) mod tests {
             cpuidle: Some("acpi_idle, governor menu".into()),
             rules: Some(100),
             no_traffic: false,
+            services: [("memcached", "Requests.")]
+                .map(|(name, words)| (name.into(), words.into()))
+                .into(),
             frames: vec![FramesSetting {
                 frame_bytes: 64,
                 rate_bps: 80_000_000,

@@ -37,6 +37,7 @@ pub(super) fn plan(spec: &Spec, facts: &Facts) -> Plan {
         Kind::BridgeNetfilter => bridged::bridge_netfilter(builder, facts),
         Kind::RoutedNat => routed::routed_nat(builder),
         Kind::Container => routed::container(builder, facts),
+        Kind::Pod => routed::pod(builder, facts),
         Kind::Vxlan => vxlan::vxlan(builder),
         Kind::Nic => simple::nic(builder, facts),
     }

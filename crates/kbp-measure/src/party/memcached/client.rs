@@ -15,12 +15,12 @@ use nix::poll::{ppoll, PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 
 use super::protocol::{Answer, Request};
+use super::schedule::{Drawn, Schedule};
 use super::TOOL;
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::party::program;
-use crate::rng::SplitMix64;
 use crate::tester::pingpong::RoundTrips;
 
 /// A server that says nothing for this long while answers are due is given up, nanoseconds.
@@ -41,6 +41,11 @@ pub enum Pace {
         gap_ns_min: u64,
         /// Longest interval.
         gap_ns_max: u64,
+    },
+    /// At exponential intervals of this mean, nanoseconds: a Poisson process, whatever has come back.
+    Poisson {
+        /// Mean interval.
+        gap_ns_mean: u64,
     },
 }
 
@@ -74,7 +79,7 @@ impl LoadConfig {
         }
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let invalid = |why: &str| Err(Error::Invalid(why.into()));
         // With more keys than fit into memcached's default memory, values would go missing.
         if !(1..=20_000).contains(&self.keys) {
@@ -90,6 +95,7 @@ impl LoadConfig {
             } if gap_ns_min == 0 || gap_ns_max < gap_ns_min => {
                 invalid("the intervals have to be above 0, and the longest not below the shortest")
             }
+            Pace::Poisson { gap_ns_mean: 0 } => invalid("the mean interval has to be above 0"),
             _ => Ok(()),
         }
     }
@@ -102,6 +108,10 @@ pub struct LoadReport {
     pub gets: RoundTrips,
     /// Response times of the SETs.
     pub sets: RoundTrips,
+    /// Whether requests were sent when they were due, whatever had come back.
+    pub is_open: bool,
+    /// Whether their times were those of a Poisson process.
+    pub is_poisson: bool,
     /// Most requests that were on their way at once.
     pub on_the_way_max: usize,
     /// Longest time between the moment at which a request was due and that at which it was
@@ -152,13 +162,15 @@ struct Asked {
 struct Client<'a> {
     config: &'a LoadConfig,
     stream: TcpStream,
-    rng: SplitMix64,
+    schedule: Schedule,
     /// How often each key was set.
     generations: Vec<u32>,
     /// In the order in which they were sent, which is that of the answers.
     on_the_way: VecDeque<Asked>,
     out: Vec<u8>,
     came: Vec<u8>,
+    /// Made once: to clear so much takes longer than what is measured.
+    buffer: Vec<u8>,
     last_answer_ns: u64,
     report: LoadReport,
 }
@@ -172,53 +184,45 @@ impl<'a> Client<'a> {
         Ok(Self {
             config,
             stream,
-            rng: SplitMix64::new(config.seed),
+            schedule: Schedule::new(config),
             generations: vec![0; config.keys as usize],
             on_the_way: VecDeque::new(),
             out: Vec::new(),
             came: Vec::new(),
+            buffer: vec![0; 1 << 16],
             last_answer_ns: monotonic_ns()?,
-            report: empty_report(),
+            report: empty_report(config.pace),
         })
     }
 
     fn begin_measuring(&mut self) {
-        self.report = empty_report();
+        self.report = empty_report(self.config.pace);
     }
 
     /// Sends until `end_ns`, and reads what comes.
     fn measure(&mut self, start_ns: u64, end_ns: u64) -> Result<()> {
-        let mut due_ns = start_ns;
+        let is_closed = self.config.pace == Pace::Closed;
         loop {
             let now_ns = monotonic_ns()?;
             if now_ns >= end_ns || interrupt::requested() {
                 return Ok(());
             }
-            match self.config.pace {
-                Pace::Closed if self.on_the_way.is_empty() => self.draw(now_ns)?,
-                Pace::Closed => {}
-                Pace::Open { .. } if due_ns > now_ns => {}
-                Pace::Open {
-                    gap_ns_min,
-                    gap_ns_max,
-                } => {
+            let due_ns = self.schedule.due_ns().map(|due_ns| start_ns + due_ns);
+            match due_ns {
+                Some(due_ns) if due_ns <= now_ns => {
                     self.draw(due_ns)?;
-                    due_ns += self.rng.in_range(gap_ns_min, gap_ns_max);
                     continue;
                 }
+                None if is_closed && self.on_the_way.is_empty() => self.draw(now_ns)?,
+                _ => {}
             }
-            let wake_ns = match self.config.pace {
-                Pace::Closed => end_ns,
-                Pace::Open { .. } => due_ns.min(end_ns),
-            };
-            self.step(wake_ns)?;
+            self.step(due_ns.map_or(end_ns, |due_ns| due_ns.min(end_ns)))?;
         }
     }
 
     /// Sends the next request of the seed.
     fn draw(&mut self, due_ns: u64) -> Result<()> {
-        let key = self.rng.in_range(0, u64::from(self.config.keys) - 1) as u32;
-        let is_set = self.rng.in_range(0, 99) >= self.config.get_percent;
+        let Drawn { key, is_set } = self.schedule.draw();
         self.send(key, is_set, due_ns)
     }
 
@@ -298,11 +302,10 @@ impl<'a> Client<'a> {
     }
 
     fn read(&mut self) -> Result<()> {
-        let mut buffer = [0; 1 << 16];
         loop {
-            match self.stream.read(&mut buffer) {
+            match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(program::error(TOOL, "it closed the connection")),
-                Ok(len) => self.came.extend_from_slice(&buffer[..len]),
+                Ok(len) => self.came.extend_from_slice(&self.buffer[..len]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(Error::sys("read from memcached", e)),
@@ -343,8 +346,10 @@ fn check(request: Request, answer: Answer) -> Result<()> {
     Err(program::error(TOOL, format!("{request:?} brought {said}")))
 }
 
-fn empty_report() -> LoadReport {
+fn empty_report(pace: Pace) -> LoadReport {
     LoadReport {
+        is_open: pace != Pace::Closed,
+        is_poisson: matches!(pace, Pace::Poisson { .. }),
         gets: RoundTrips::new(),
         sets: RoundTrips::new(),
         on_the_way_max: 0,

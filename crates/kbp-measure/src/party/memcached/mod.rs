@@ -2,7 +2,8 @@
 //! Debian's `memcached`, unmodified, loaded as in paper 003, section 4: GET and SET at 9 to 1, keys
 //! of 64 bytes, values of 1,024 bytes, at random intervals.
 //!
-//! * [`protocol`]: requests, answers, and what a value has to be. * [`client`]: the load.
+//! * [`protocol`]: requests, answers, and what a value has to be. * [`schedule`]: which requests, and when.
+//! * [`client`]: the load.
 //!
 //! Not here: memaslap, the paper's client, which is no longer packaged; ours takes its place.
 
@@ -11,15 +12,16 @@ use std::net::SocketAddr;
 use super::program::{self, Program, Protocol};
 use crate::error::Result;
 use crate::place::{run_at, Place};
-use crate::result::{Row, RttNs};
+use crate::result::{OpenLoop, Row, RttNs, TOOL_MEMCACHED};
 
 pub mod client;
 pub mod protocol;
+pub mod schedule;
 
 pub use client::{LoadConfig, LoadReport, Pace};
 
 /// What [`Row::tool`] says of it, and what the program and its package are called.
-pub const TOOL: &str = "memcached";
+pub const TOOL: &str = TOOL_MEMCACHED;
 
 /// A memcached server and its load.
 #[derive(Debug, Clone)]
@@ -45,15 +47,25 @@ impl Memcached {
     /// was stored.
     pub fn run(&self, on_warm: impl FnOnce() -> Result<()> + Send) -> Result<LoadReport> {
         self.load.check()?;
-        program::require_free(TOOL, &self.server_place, Protocol::Tcp, self.server)?;
-        let (ip, port) = (self.server.ip().to_string(), self.server.port().to_string());
+        let mut server = Self::start(self.server, &self.server_place)?;
+        let report = run_at(&self.client_place, || {
+            client::load(self.server, &self.load, on_warm)
+        });
+        server.explain(report)
+    }
+
+    /// Starts the server; its port is bound when this returns.
+    ///
+    /// # Errors
+    /// When memcached is not installed, or the port is in use.
+    pub fn start(at: SocketAddr, place: &Place) -> Result<Program> {
+        program::require_free(TOOL, place, Protocol::Tcp, at)?;
+        let (ip, port) = (at.ip().to_string(), at.port().to_string());
         // As root it wants to hear who it shall be; it stays who it is, in its namespace.
         let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-U", "0"];
-        let mut server = Program::start(TOOL, &self.server_place, &arguments)?;
-        server.wait_bound(Protocol::Tcp, self.server)?;
-        run_at(&self.client_place, || {
-            client::load(self.server, &self.load, on_warm)
-        })
+        let mut server = Program::start(TOOL, place, &arguments)?;
+        server.wait_bound(Protocol::Tcp, at)?;
+        Ok(server)
     }
 
     /// The row of a run, whose round trips are those of the GETs, as in paper 003, Fig. 9.
@@ -65,6 +77,12 @@ impl Memcached {
             size_bytes: protocol::VALUE_LEN as u64,
             n: report.gets.count(),
             span_ns: report.span_ns,
+            open_loop: report.is_open.then_some(OpenLoop {
+                sent: report.gets.count() + report.sets.count(),
+                send_late_ns_max: report.send_late_ns_max,
+                ..OpenLoop::default()
+            }),
+            arrivals: report.is_poisson.then(|| "poisson".into()),
             rtt_ns: RttNs::from(&report.gets),
             histogram_ns: report.gets.cells(),
             ..Row::default()

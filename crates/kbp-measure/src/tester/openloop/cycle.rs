@@ -80,6 +80,12 @@ impl Cycle {
     }
 }
 
+/// The times of a Poisson process before `span_ns`, nanoseconds after its start; the first one is 0. Gaps have the mean
+/// `gap_ns_mean` and follow from the seed alone, as those of [`Cycle::poisson`].
+pub fn poisson_ns(gap_ns_mean: u64, seed: u64, span_ns: u64) -> Vec<u64> {
+    Cycle::poisson(Period::new(u128::from(gap_ns_mean), 1), seed, span_ns, 1).due_ns
+}
+
 /// An exponential gap whose mean is 1, in 2⁻³²: −ln of a number that is uniform between 0 and 1. At most 45.
 fn unit_gap(rng: &mut SplitMix64) -> u64 {
     // Odd, so that it is never 0.

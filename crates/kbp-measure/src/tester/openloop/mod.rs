@@ -26,6 +26,7 @@ mod schedule;
 mod turns;
 
 pub use arrivals::{Arrivals, Trace};
+pub use cycle::poisson_ns;
 pub use ledger::{Account, Ledger, Seen, FRAMES_MAX};
 pub use probe::{Probe, PROBE_LEN};
 pub use report::OpenLoopReport;

@@ -23,7 +23,7 @@ mod link;
 mod packet_ring;
 pub mod rate;
 pub mod run;
-mod sys;
+pub(crate) mod sys;
 mod xdp;
 mod xdp_action;
 mod xdp_ring;
