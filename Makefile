@@ -88,11 +88,11 @@ results: build
 
 # The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads.
 VM	= $(OUT)/vm
-VM_ARGS	= 2 0.4 400 sleep 22
+VM_ARGS	= 3 3 5000 sleep 22
 
 vm: build
-	$(KBP) lab run lab/vm.sh --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --package util-linux --module kmod \
-		--module lab/modules/storm --file $(KBP) --out $(VM) --timeout 240m -- $(VM_ARGS)
+	$(KBP) lab run lab/vm.sh --clock real --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --module kmod \
+		--module lab/modules/storm --file $(KBP):/usr/bin/kbp --out $(VM) --timeout 240m -- $(VM_ARGS)
 	scripts/vm-table.py $(VM)/rows.jsonl
 
 energy:

@@ -110,30 +110,3 @@ $(tail -n 20 "$NESTED_DIR/console")"
 nested_must() {
 	nested_answer=$(nested_ask "$@") || lab_fail "in the machine inside: $*: $nested_answer"
 }
-
-# nested_threads NAME: ids of QEMU's threads of that name, for instance `CPU 0/KVM`.
-nested_threads() {
-	for nested_task in "/proc/$NESTED_PID/task"/*; do
-		[ "$(cat "$nested_task/comm")" != "$1" ] || echo "${nested_task##*/}"
-	done
-}
-
-# nested_place VHOST_CPU CPU...: the vhost workers on a CPU, the vCPUs in order on the following ones, all SCHED_FIFO.
-nested_place() {
-	for nested_comm in /proc/[0-9]*/comm; do
-		[ "$(cat "$nested_comm" 2> /dev/null)" = "vhost-$NESTED_PID" ] || continue
-		nested_pin "$1" 60 "$(basename "$(dirname "$nested_comm")")"
-	done
-	shift
-	nested_vcpu=0
-	for nested_cpu in "$@"; do
-		nested_pin "$nested_cpu" 40 "$(nested_threads "CPU $nested_vcpu/KVM")"
-		nested_vcpu=$((nested_vcpu + 1))
-	done
-}
-
-# nested_pin CPU PRIORITY TID
-nested_pin() {
-	taskset -p -c "$1" "$3" > /dev/null || lab_fail "taskset -p -c $1 $3"
-	chrt -f -p "$2" "$3" > /dev/null || lab_fail "chrt -f -p $2 $3"
-}

@@ -52,7 +52,8 @@ vm_inner_up() {
 	nested_with "$(command -v kbp)"
 	nested_start 120 384 2 ""
 	vm_say "the machine inside is up"
-	nested_place 2 3 4
+	kbp vm tune nested --vcpu-cpus 3-4 --priority f:40 --vhost-cpus 2 --vhost-priority f:60 || lab_fail "kbp vm tune"
+	kbp vm verify nested || lab_fail "kbp vm verify"
 	nested_must 10 "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip address add $VM_SERVER/24 dev eth0; ip link set eth0 up"
 	nested_must 10 "ip neighbour replace $VM_TESTER lladdr $(ip netns exec tester cat /sys/class/net/eth1/address) dev eth0 nud permanent"
 	nested_must 10 "for irq in \$(awk '/virtio.*-(in|out)put/ { sub(\":\", \"\", \$1); print \$1 }' /proc/interrupts); do echo $VM_CPU > /proc/irq/\$irq/smp_affinity_list || exit 1; done"

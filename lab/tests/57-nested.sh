@@ -3,7 +3,7 @@
 # lab: --clock real --nested 6.1 --cpus 5 --mem 1024 --nics 2 --package util-linux --timeout 1800s --module lab/modules/storm
 # kernels: slow
 #
-# A machine inside the guest, on the guest's own KVM with vhost-net: a poller in each serves the card, the other end of
+# A machine inside the guest, on the guest's own KVM with vhost-net: its threads are placed by `kbp vm tune`, a poller in each serves the card, the other end of
 # the wire gets all its answers, no packet goes through a softirq of the card's CPU in either, and both are undone.
 # It takes the host minutes, most of them for the boot inside, so only `run-tests.py lab --test` runs it.
 
@@ -61,6 +61,9 @@ pings after
 # A command that does not end is ended, and the next one is answered.
 nested_ask 1 "sleep 100" && lab_fail "a command without an end was not ended"
 [ "$(nested_ask 5 "echo alive")" = alive ] || lab_fail "no answer after it"
+kbp vm list
+kbp vm verify nested || lab_fail "its threads are not where they were put"
+kbp vm untune nested || lab_fail "kbp vm untune"
 nested_must 60 "kbp unload"
 kbp unload > /dev/null || lab_fail "kbp unload"
 nested_must 20 "! dmesg | grep -E 'WARNING:|BUG:|Oops|Call Trace|rcu.*stall|soft lockup'"
