@@ -88,7 +88,7 @@ results: build
 
 # The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads.
 VM	= $(OUT)/vm
-VM_ARGS	= 3 3 5000 sleep 22
+VM_ARGS	= 3 3 5000 sleep 24
 
 vm: build
 	$(KBP) lab run lab/vm.sh --clock real --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --module kmod \

@@ -18,7 +18,7 @@ ROUNDS=${1:-2}
 SECONDS_OF_ROW=${2:-0.4}
 PERIOD_US=${3:-400}
 MODE=${4:-sleep}
-SIZES=${5:-22}
+SIZES=${5:-24}
 CONFIGS=${6:-softirq guest host both}
 LOADS=${7:-idle guest host both}
 # What competes: a NAPI instance with bursts of 10 ms, and two hogs, on the CPU of the card.
