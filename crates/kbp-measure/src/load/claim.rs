@@ -2,20 +2,28 @@
 //! What a running load has changed on the machine, remembered in `/run/kbp/load` before it is changed.
 //!
 //! A file for each load that runs, locked as long as its process lives: a file that nobody has locked was left by a
-//! process that died, and whoever starts a load of that name undoes what it says ([`sweep`]).
+//! process that died, and whoever starts a load of that name undoes what it says ([`sweep`]). A fork has the lock, too,
+//! until it closes its files: one that is on its way when its parent dies is waited for.
 //! Not here: how things are undone; the load that made them knows.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
+use kbp_core::process::Process;
 use kbp_core::Host;
 
 use crate::error::{Error, Result};
 
 /// Directory of the files, from the root of the host.
 const DIRECTORY: &str = "run/kbp/load";
+
+/// How long the forks of a process that died may keep its lock.
+const FORKS_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often they are looked at.
+const FORKS_PAUSE: Duration = Duration::from_millis(1);
 
 /// The memory of one running load. [`Claim::release`] it when everything is undone; dropped before, it stays for the
 /// next one to find.
@@ -93,11 +101,11 @@ pub(super) fn sweep(
         if !name.starts_with(&prefix) {
             continue;
         }
-        let path = host.path(DIRECTORY).join(name);
+        let path = host.path(DIRECTORY).join(&name);
         let Ok(mut file) = File::open(&path) else {
             continue; // It was released meanwhile.
         };
-        if file.try_lock().is_err() {
+        if !takes_lock(host, &file, &name)? {
             continue; // Its process lives.
         }
         let mut things = String::new();
@@ -110,6 +118,30 @@ pub(super) fn sweep(
         let _ = fs::remove_file(&path);
     }
     Ok(())
+}
+
+/// Whether the lock of a claim can be had: not while its process lives, and soon after that one died.
+fn takes_lock(host: &Host, file: &File, id: &str) -> Result<bool> {
+    let begin = Instant::now();
+    loop {
+        if file.try_lock().is_ok() {
+            return Ok(true);
+        }
+        if owner_lives(host, id)? || begin.elapsed() > FORKS_LIMIT {
+            return Ok(false);
+        }
+        std::thread::sleep(FORKS_PAUSE);
+    }
+}
+
+/// Whether a process has the number in a claim's name.
+fn owner_lives(host: &Host, id: &str) -> Result<bool> {
+    let pid = id.split('.').nth(1).and_then(|pid| pid.parse().ok());
+    let Some(pid) = pid else {
+        return Ok(false);
+    };
+    let owner = Process::with_pid(host, pid).map_err(kbp_core::Error::from)?;
+    Ok(owner.is_some())
 }
 
 #[cfg(test)]
@@ -126,11 +158,20 @@ mod tests {
         things
     }
 
+    /// Makes the calling process one of this host.
+    fn show_own_process(host: &Host) {
+        let stat = format!("proc/{}/stat", std::process::id());
+        let shown = host.path(&stat);
+        fs::create_dir_all(shown.parent().unwrap()).unwrap();
+        fs::copy(Host::system().path(&stat), shown).unwrap();
+    }
+
     #[test]
     fn only_what_dead_processes_left_is_swept_and_once() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::at(dir.path());
         assert!(swept(&host, "memory").is_empty());
+        show_own_process(&host);
         let mut living = Claim::new(&host, "memory").unwrap();
         living.remember("mine").unwrap();
         let mut dead = Claim::new(&host, "memory").unwrap();
@@ -142,6 +183,22 @@ mod tests {
         assert!(swept(&host, "memory").is_empty());
         living.release().unwrap();
         assert_eq!(host.list(DIRECTORY).unwrap(), Vec::<String>::new());
+    }
+
+    /// The last fork of a process that died has its files a little longer than the process.
+    #[test]
+    fn a_fork_that_still_has_the_lock_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody runs on this host.
+        let host = Host::at(dir.path());
+        let mut dead = Claim::new(&host, "memory").unwrap();
+        dead.remember("mine").unwrap();
+        let fork = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(dead);
+        });
+        assert_eq!(swept(&host, "memory"), ["mine"]);
+        fork.join().unwrap();
     }
 
     #[test]
