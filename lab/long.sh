@@ -108,6 +108,6 @@ for mode in softirq $MODES; do
 	echo "$mode: the latest frame took $2 ns and was sent up to $3 ns late, $4 frames/s, seed $5"
 	[ "$1" -le "$limit" ] || lab_fail "$mode: later than softirq's worst and $BOUND_NS ns"
 done
-kbp unload > /dev/null || lab_fail "unload"
+lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_dmesg_clean
 lab_pass

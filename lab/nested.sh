@@ -40,11 +40,6 @@ nested_tap() {
 	ip link set "$NESTED_TAP" master "$1" up
 }
 
-# On the virtual clock a turn of a CPU is short, which makes a boot of many idle waits slow: longer ones until it is up.
-nested_turns() {
-	[ "$LAB_CLOCK" = real ] || kbp-lab-guest pit "$1" > /dev/null || lab_fail "kbp-lab-guest pit $1"
-}
-
 # nested_start SECONDS MEMORY_MIB CPUS WORDS: starts it and waits until it takes commands; WORDS go to its kernel.
 nested_start() {
 	modprobe kvm_amd || lab_fail "this processor runs no virtual machines"
@@ -58,7 +53,7 @@ nested_start() {
 	: > "$NESTED_DIR/answers"
 	echo 0 > "$NESTED_DIR/id"
 	exec 8<> "$NESTED_DIR/agent.in" 9<> "$NESTED_DIR/agent.out"
-	nested_turns 1200
+	lab_turns long
 	# A CPU inside that halts is not always woken on the virtual clock, see docs/decisions/019-nested.md.
 	nested_words=
 	[ "$LAB_CLOCK" = real ] || nested_words="nopvspin idle=poll"
@@ -83,7 +78,7 @@ nested_start() {
 	nested_is_up || lab_fail "the machine inside did not come up: $(cat "$NESTED_DIR/qemu.log")
 $(tail -n 20 "$NESTED_DIR/console")"
 	# What the lab had set.
-	nested_turns "$JOB_PIT_COUNT"
+	lab_turns short
 }
 
 nested_is_up() {

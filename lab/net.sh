@@ -21,7 +21,12 @@ net_eth0_up() {
 	ip neighbour replace "$NET_TESTER" lladdr "$NET_TESTER_MAC" dev eth0 nud permanent
 }
 
+# What is made here takes long and has no time limit that matters.
 net_up() {
+	lab_quickly net_make
+}
+
+net_make() {
 	NET_TESTER_MAC=$(cat /sys/class/net/eth1/address)
 	echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
 	ip netns add tester
@@ -102,6 +107,6 @@ kbp_active() {
 }
 
 kbp_start() {
-	kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+	lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 	kbp poller add --cpu "$NET_CPU" "$@" > /dev/null || lab_fail "kbp poller add"
 }

@@ -68,6 +68,8 @@ expect() {
 }
 
 net_up
+# Whether a mechanism serves is asked here, not how soon.
+lab_turns long
 ip link set lo up
 kbp measure pingpong server --bind "127.0.0.1:$LO_PORT" --cpu 3 > /run/server-lo.log 2>&1 &
 lab_defer kill $!

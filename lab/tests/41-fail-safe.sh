@@ -73,7 +73,7 @@ net_none_lost again
 echo "dead and unloaded"
 insmod "$MODULES/fault.ko" pid="$(kbp show --json | sed -n 's/.*"pid":\([0-9]*\).*/\1/p')" 2> /dev/null
 is_state dead || lab_fail "it is shown as $(state)"
-kbp unload > /dev/null || lab_fail "unload"
+lab_quickly kbp unload > /dev/null || lab_fail "unload"
 net_traffic unloaded --seconds 0.5
 net_none_lost unloaded
 lab_dmesg_clean

@@ -122,6 +122,6 @@ periodic beside-busy
 kbp -n tester detach eth1 > /dev/null || lab_fail "detach eth1"
 lab_wait_for 5 is_asleep
 detach
-kbp unload > /dev/null || lab_fail "unload"
+lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_dmesg_clean
 lab_pass

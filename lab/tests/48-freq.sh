@@ -62,7 +62,7 @@ pings() {
 }
 
 net_up
-kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 
 echo "what is refused"
 refused "no cpufreq driver has it" --freq on
@@ -146,7 +146,7 @@ lab_wait_for 5 follows on
 net_none_lost absent
 
 echo "the module goes, with what it has changed"
-kbp unload || lab_fail "unload"
+lab_quickly kbp unload || lab_fail "unload"
 is scaling_governor schedutil
 freq_unload
 
@@ -154,7 +154,7 @@ for fast in 0 1; do
 	echo "a driver that refuses, fast=$fast"
 	freq_load broken=20 "fast=$fast"
 	echo performance > "$POLICY/scaling_governor"
-	kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+	lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 	poller on sleep
 	! kbp poller add --cpu "$NET_CPU" --freq auto 2> "$OUT/twice" || lab_fail "two pollers"
 	grep "this CPU has a poller" "$OUT/twice" || lab_fail "$(cat "$OUT/twice")"
@@ -163,7 +163,7 @@ for fast in 0 1; do
 	kbp stats --json | grep -o '"\(slowdowns\|speedups\|freq_errors\)":[0-9]*'
 	follows off || lab_fail "it says that it follows"
 	[ "$(kbp_counter freq_errors)" -ge 1 ] || lab_fail "refusals are not counted"
-	kbp unload || lab_fail "unload"
+	lab_quickly kbp unload || lab_fail "unload"
 	is scaling_governor performance
 	freq_unload
 done

@@ -99,6 +99,6 @@ stock=$woken
 kbp_start
 silent sleep
 silent adaptive
-kbp unload > /dev/null || lab_fail "unload"
+lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_dmesg_clean
 lab_pass

@@ -44,7 +44,7 @@ pings() {
 limited() { kbp poller show --json | grep -q "\"max_cstate_latency_us\":$LIMIT_US,\"cstates_limited\":true"; }
 
 net_up
-kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 
 echo "what is refused"
 ! kbp poller add --cpu "$NET_CPU" --max-cstate-latency $LIMIT_US 2> "$OUT/refused" || lab_fail "without idle states"
@@ -110,7 +110,7 @@ sed -n 's/^ *\([0-9]*\):.* eth0.*/\1/p' /proc/interrupts | while read -r irq; do
 	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
 done
 poller --max-cstate-latency $LIMIT_US
-kbp unload || lab_fail "unload"
+lab_quickly kbp unload || lab_fail "unload"
 c6=$(usage C6)
 net_traffic stock --count 100 --period-us 5000 --jitter 0
 net_none_lost stock

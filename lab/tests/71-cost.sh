@@ -40,10 +40,10 @@ row warm-up
 for _ in $(seq "$ROUNDS"); do
 	row without
 	without="$without $CIRCLE_RATE"
-	kbp load --module "$MODULES/kbp.ko" > /dev/null || lab_fail "load"
+	lab_quickly kbp load --module "$MODULES/kbp.ko" > /dev/null || lab_fail "load"
 	row with
 	with="$with $CIRCLE_RATE"
-	kbp unload > /dev/null || lab_fail "unload"
+	lab_quickly kbp unload > /dev/null || lab_fail "unload"
 done
 circle_end 1 eth0 eth1
 # median RATE...

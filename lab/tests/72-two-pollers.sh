@@ -130,7 +130,7 @@ modprobe veth
 circle_init
 cards_up
 veths_up
-kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
+lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 for cpu in 2 3; do
 	kbp poller add --cpu "$cpu" -P f:50 > /dev/null || lab_fail "kbp poller add"
 done
@@ -160,6 +160,6 @@ for _ in $(seq "$ROUNDS"); do
 	kbp detach backlog --cpu 3 > /dev/null || lab_fail "detach backlog"
 done
 ratio veths "$one" "$two"
-kbp unload || lab_fail "unload"
+lab_quickly kbp unload || lab_fail "unload"
 lab_dmesg_clean
 lab_pass

@@ -33,6 +33,10 @@ pub(crate) fn pit_count(cpus: u32) -> Option<u16> {
     (cpus > 1).then(|| u16::try_from(count).unwrap_or(u16::MAX))
 }
 
+/// The count where nothing is timed: a millisecond between two ends of turns. The host takes some tenth of the time for
+/// the same instructions then.
+pub(crate) const LONG_TURNS: u16 = 1_200;
+
 /// What a guest's time is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::apt::hex;
 use crate::boots::Stage;
 use crate::cache::{write_whole, Cache, Clean};
-use crate::clock::{pit_count, Clock, TURNS_MS};
+use crate::clock::{pit_count, Clock, LONG_TURNS, TURNS_MS};
 use crate::config::{find_lab_dir, Config};
 use crate::error::{Error, IoContext, Result};
 use crate::initramfs::{GuestFiles, Parts};
@@ -423,6 +423,8 @@ impl Lab {
                 "JOB_PIT_COUNT",
                 timer.map_or(String::new(), |count| count.to_string()),
             ),
+            ("LAB_TURNS_SHORT", turns(timer)),
+            ("LAB_TURNS_LONG", turns(timer.map(|_| LONG_TURNS))),
             ("JOB_EPOCH", unix_time().to_string()),
             ("JOB_SEED", seed()?),
         ]);
@@ -430,6 +432,11 @@ impl Lab {
         payload.add_settings(&settings);
         payload.into_tar()
     }
+}
+
+/// The guest's command for turns of such a count; empty where there are none.
+fn turns(count: Option<u16>) -> String {
+    count.map_or(String::new(), |count| format!("kbp-lab-guest pit {count}"))
 }
 
 /// Randomness for the guest: every job of a snapshot starts from the same state.

@@ -26,6 +26,7 @@ pub mod rng;
 pub mod stats;
 pub mod tester;
 pub mod trace;
+mod turns;
 pub mod witness;
 
 pub use error::{Error, Result};

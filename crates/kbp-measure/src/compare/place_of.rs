@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::place::Place;
 use crate::result::Cpus;
+use crate::turns;
 
 /// Name of the topology of a comparison.
 const NAME: &str = "compare";
@@ -110,7 +111,8 @@ impl Path {
     /// # Errors
     /// When either fails; nothing is left then.
     pub fn up(path: &str, options: &PathOptions) -> Result<Self> {
-        let topology = topo::add_unless(&spec(path, options)?, &interrupt::requested)?;
+        let wanted = spec(path, options)?;
+        let topology = turns::quickly(|| Ok(topo::add_unless(&wanted, &interrupt::requested)?))?;
         let ends = ends(&topology, options);
         match Rig::set_up(links(&topology), options.cpus) {
             Ok(rig) => Ok(Self {

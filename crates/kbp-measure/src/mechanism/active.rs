@@ -12,6 +12,7 @@ use crate::mechanism::common::{self, Counters};
 use crate::mechanism::family::Bench;
 use crate::mechanism::{leftover, KeepModule, Mechanism, MechanismConfig};
 use crate::result::{Row, NO_TRAFFIC};
+use crate::turns;
 use crate::witness::Watch;
 
 /// A mechanism that serves the interfaces of a rig. Undo it with [`Active::undo`]; dropping it undoes it too, but
@@ -55,7 +56,7 @@ impl<'a> Active<'a> {
             seen: Mutex::new(None),
             is_up: AtomicBool::new(true),
         };
-        if let Err(error) = active.bring_up() {
+        if let Err(error) = turns::quickly(|| active.bring_up()) {
             return Err(match active.undo() {
                 Ok(()) => error,
                 Err(left) => Error::Invalid(format!("{error}; undoing it failed too: {left}")),
@@ -143,7 +144,7 @@ impl<'a> Active<'a> {
         if !self.is_up.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.mechanism.family.undo(&self.bench)?;
+        turns::quickly(|| self.mechanism.family.undo(&self.bench))?;
         if self.mechanism.changes_machine {
             leftover::end()?;
         }
