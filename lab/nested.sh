@@ -56,8 +56,8 @@ nested_start() {
 	lab_turns long
 	# A CPU inside that halts is not always woken on the virtual clock, see docs/decisions/019-nested.md.
 	nested_words=
-	[ "$LAB_CLOCK" = real ] || nested_words="nopvspin idle=poll"
-	qemu-system-x86_64 -name nested,debug-threads=on -accel kvm -cpu host -M pc,hpet=off -m "$2" \
+	[ "$LAB_CLOCK" = real ] || nested_words="nopvspin quiet"
+	qemu-system-x86_64 -name nested,debug-threads=on -accel kvm -cpu host,kvm-asyncpf=off -M pc,hpet=off -m "$2" \
 		-smp "$3" -nodefaults -no-user-config -display none -no-reboot -L /usr/share/qemu \
 		-kernel /nested/kernel -initrd "$NESTED_DIR/initramfs" \
 		-append "console=ttyS0 oops=panic panic=-1 no_timer_check tsc=reliable cpu_init_udelay=0 random.trust_cpu=on $nested_words $4" \

@@ -45,7 +45,7 @@ periodic() {
 silent() {
 	lab_wait_for 5 is_asleep
 	sleeps=$(kbp_counter sleeps) busy=$(kbp_counter busy_ns) polls=$(kbp_counter polls) switches=$(switches)
-	sleep 4
+	lab_quickly sleep 4
 	sleeps=$(($(kbp_counter sleeps) - sleeps)) busy=$(($(kbp_counter busy_ns) - busy))
 	polls=$(($(kbp_counter polls) - polls)) switches=$(($(switches) - switches))
 	echo "$1, in 4 s of silence: $sleeps sleeps, $switches switches, $polls polls, $busy ns"

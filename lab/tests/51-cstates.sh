@@ -95,7 +95,8 @@ echo 0 > "$CPU_DIR/online"
 echo 1 > "$CPU_DIR/online"
 lab_wait_for 5 limited
 pings back 5000 100
-[ "$P90" -le $((limited_p90 + 20000)) ] || lab_fail "p90 $P90 ns, and $limited_p90 ns before"
+# Its interrupts went to another CPU with it, which wakes the poller from there since.
+[ "$P90" -le $((limited_p90 + 40000)) ] || lab_fail "p90 $P90 ns, and $limited_p90 ns before"
 
 echo "it ends with the poller"
 poller_del
