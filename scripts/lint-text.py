@@ -17,7 +17,7 @@ SOURCES = ("c", "rust", "python", "shell", "make")
 # Texts of others, files of other projects, a page that has one of those in it, a lock file that cargo writes, and
 # licences in a form whose first line has to be an address.
 FOREIGN = re.compile(
-    r"LICENSES/|Cargo\.lock$|assets/uplot/|docs/results/(energy/|classes/|services/)?index\.html$|packaging/debian/copyright$"
+    r"LICENSES/|Cargo\.lock$|assets/uplot/|docs/results/(energy/|classes/|services/|containers/)?index\.html$|packaging/debian/copyright$"
 )
 # An address has a host with a dot. Names of XML vocabularies and the domains that
 # are reserved for examples look like one, but nobody goes there.

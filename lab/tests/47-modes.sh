@@ -11,7 +11,7 @@
 . /lab/lib.sh
 . /lab/net.sh
 
-COUNT=1000
+COUNT=500
 
 napi_counter() {
 	kbp stats --json | sed -n "s/.*\"name\":\"eth0 queue 0\"[^}]*\"$1\":\([0-9]*\).*/\1/p"

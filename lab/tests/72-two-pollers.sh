@@ -21,7 +21,7 @@ FRAMES=32
 ROUNDS=2
 # Length of a row. The virtual clock costs the host 15 to 35 s for a second.
 case $LAB_CLOCK in
-virtual) ROW_SECONDS=0.3 ;;
+virtual) ROW_SECONDS=0.2 ;;
 *) ROW_SECONDS=2 ;;
 esac
 
