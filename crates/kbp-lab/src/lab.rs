@@ -397,11 +397,8 @@ impl Lab {
             None => payload.add_files(&spec.files)?,
         }
         let args: Vec<String> = spec.args.iter().map(|word| quote(word)).collect();
-        let timer = if spec.clock == Clock::Virtual {
-            pit_count(spec.cpus)
-        } else {
-            None
-        };
+        let is_virtual = spec.clock == Clock::Virtual;
+        let timer = is_virtual.then(|| pit_count(spec.cpus)).flatten();
         let mut settings = BTreeMap::from([
             ("OUT", "/out".to_string()),
             ("MODULES", "/modules".to_string()),
