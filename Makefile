@@ -92,7 +92,7 @@ VM_ARGS	= 3 0.3 500 sleep 24
 
 vm: build
 	$(KBP) lab run lab/vm.sh --clock virtual --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --module kmod \
-		--module lab/modules/storm --module lab/modules/svmexit --file $(KBP):/usr/bin/kbp \
+		--module lab/modules/storm --module lab/modules/svmexit --package util-linux --file $(KBP):/usr/bin/kbp \
 		--out $(VM) --timeout 240m -- $(VM_ARGS)
 	scripts/vm-table.py $(VM)/rows.jsonl
 

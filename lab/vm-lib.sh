@@ -33,7 +33,8 @@ vm_host_up() {
 	# A vCPU may have its CPU for itself, also for longer than 950 ms of a second.
 	echo -1 > /proc/sys/kernel/sched_rt_runtime_us
 	# The tester spins with SCHED_FIFO 30; what its CPU's softirqs leave to ksoftirqd must not wait for it.
-	chrt -f -p 31 "$(pgrep -x ksoftirqd/0)" > /dev/null || lab_fail "ksoftirqd of the tester's CPU"
+	vm_ksoftirqd=$(grep -lx ksoftirqd/0 /proc/[0-9]*/comm | cut -d/ -f3)
+	chrt -f -p 31 "$vm_ksoftirqd" > /dev/null || lab_fail "ksoftirqd of the tester's CPU"
 	ip netns add tester
 	ip link set eth1 netns tester
 	ip link add br0 type bridge

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock virtual --nested 6.1 --cpus 5 --mem 1024 --nics 2 --timeout 1800s --module lab/modules/storm --module lab/modules/svmexit
+# lab: --clock virtual --nested 6.1 --cpus 5 --mem 1024 --nics 2 --timeout 1800s --module lab/modules/storm --module lab/modules/svmexit --package util-linux
 # kernels: slow
 #
 # A machine inside the guest, on the guest's own KVM with vhost-net: its threads are placed by `kbp vm tune`, a poller in each serves the card, the other end of
