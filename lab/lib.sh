@@ -69,22 +69,29 @@ lab_wait_for() {
 	}
 }
 
+LAB_TURNS=short
+
 # lab_turns LENGTH: how long a CPU may run on the virtual clock before the next one does. `short`, at first: some
 # microseconds, so that what they do at the same time takes a round trip as long as on real ones. `long`: 0.25 ms, where
-# nothing is timed. A short turn costs the host much more than what is executed in it, also while every CPU is idle.
+# nothing is timed. A number: ticks of the PIT between two ends of turns. A short turn costs the host much more than what
+# is executed in it, also while every CPU is idle.
 lab_turns() {
+	LAB_TURNS=$1
+	[ -n "$LAB_TURNS_SHORT" ] || return 0
 	case $1 in
-	long) $LAB_TURNS_LONG > /dev/null ;;
-	short) $LAB_TURNS_SHORT > /dev/null ;;
-	esac || lab_fail "the timer that ends turns"
+	long) $LAB_TURNS_LONG ;;
+	short) $LAB_TURNS_SHORT ;;
+	*) kbp-lab-guest pit "$1" ;;
+	esac > /dev/null || lab_fail "the timer that ends turns"
 }
 
-# lab_quickly COMMAND...: the command with long turns.
+# lab_quickly COMMAND...: the command with long turns, and then those of before.
 lab_quickly() {
+	lab_quickly_turns=$LAB_TURNS
 	lab_turns long
 	lab_quickly_code=0
 	"$@" || lab_quickly_code=$?
-	lab_turns short
+	lab_turns "$lab_quickly_turns"
 	return "$lab_quickly_code"
 }
 

@@ -88,7 +88,7 @@ minute() {
 # worst MODE: the line of the latest frame.
 worst() { sort -n "/run/$1" | tail -n 1; }
 
-kbp-lab-guest pit "$PIT_COUNT" > /dev/null || lab_fail "the timer that ends turns"
+lab_turns "$PIT_COUNT"
 net_up
 kbp_start
 echo "$MINUTES minutes of $MODES, seed $SEED"

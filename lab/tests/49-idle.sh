@@ -14,8 +14,6 @@ SECONDS_EACH=60
 TRACE=/sys/kernel/tracing
 # A ten thousandth of a CPU: what a look at the card takes at each of its interrupts, one a second.
 BUSY_NS_MAX=$((SECONDS_EACH * 100000))
-# A turn of the virtual CPUs may be longer where all sleep: 1 ms between two ticks.
-PIT_COUNT=1200
 
 # interrupts: of the poller's CPU, NAME COUNT a line.
 interrupts() {
@@ -83,7 +81,8 @@ for pid in /proc/[0-9]*; do
 	taskset -p -c 0 "${pid#/proc/}" > /dev/null 2>&1 || true
 done
 taskset -p $$ | grep -q ': 1$' || lab_fail "taskset"
-kbp-lab-guest pit "$PIT_COUNT" > /dev/null || lab_fail "the timer that ends turns"
+# Where all sleep.
+lab_turns long
 # A thread that is FIFO starts a timer of the kernel before 6.12, RT throttling, for a second or two each time it runs.
 echo -1 > /proc/sys/kernel/sched_rt_runtime_us
 echo $((1 << NET_CPU)) > "$TRACE/tracing_cpumask"
