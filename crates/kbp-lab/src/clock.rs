@@ -33,8 +33,7 @@ pub(crate) fn pit_count(cpus: u32) -> Option<u16> {
     (cpus > 1).then(|| u16::try_from(count).unwrap_or(u16::MAX))
 }
 
-/// The count where nothing is timed: a millisecond between two ends of turns. The host takes some tenth of the time for
-/// the same instructions then.
+/// The count where nothing is timed: a millisecond between two ends of turns, each of which costs the host time.
 pub(crate) const LONG_TURNS: u16 = 1_200;
 
 /// What a guest's time is.
