@@ -16,6 +16,7 @@ A lab test says in its first lines which machine it wants and where it runs:
     # kernels: wide                             or only with WIDE=1, on every kernel asked for
     # kernels: slow                             neither there nor in `make test`: only by its name, with --test
     # steps: load serve unload                  it prints `DONE: step` after each; columns of the table
+    # beside: others                            on the real clock, and other machines may run meanwhile
 
 A test whose `# lab:` line has `--root` boots a whole Debian from a disk, with the
 kernels and files that this line names; only `packages` runs it.
@@ -213,9 +214,14 @@ def has_root(script):
     return "--root" in shlex.split(header(script, "lab"))
 
 
-def is_alone(script):
-    """Whether what else the host does shows in a test: on the real clock it does."""
+def is_real(script):
+    """Whether a test is for the real clock."""
     return re.search(r"--clock[ =]real\b", header(script, "lab")) is not None
+
+
+def is_alone(script):
+    """Whether what else the host does shows in a test: on the real clock it does, where the test asks for how long."""
+    return is_real(script) and not header(script, "beside")
 
 
 def lab_scripts(names, root=False):
@@ -273,7 +279,8 @@ def lab(kernels, names):
     machines = min(MACHINES_MAX, len(os.sched_getaffinity(0)))
     for kernel in kernels:
         with concurrent.futures.ThreadPoolExecutor(machines) as pool:
-            beside = [script for script in scripts if not is_alone(script)]
+            # The long ones first, so that no processor waits for one at the end.
+            beside = sorted((script for script in scripts if not is_alone(script)), key=is_real)
             list(pool.map(lambda script: tested(script, kernel, skips, tally), beside))
         for script in filter(is_alone, scripts):
             tested(script, kernel, skips, tally)

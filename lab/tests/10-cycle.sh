@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --timeout 400s
+# beside: others
 #
 # Load, attach, detach and unload, ten times, under traffic that never stops: nothing is lost, and the kernel has
 # nothing to complain of.

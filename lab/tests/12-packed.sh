@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 2 --package kmod --package xz-utils --timeout 150s
 # kernels: 6.1 6.12 7.3
+# beside: others
 #
 # Modules that are installed as DKMS packs them, `xz -f` and so with CRC64: the kernel does not unpack that, whether it
 # can unpack others (6.12, 7.3) or none (6.1), and `kbp load` brings both in by modprobe.

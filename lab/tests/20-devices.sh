@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --timeout 300s
+# beside: others
 #
 # What may happen to an attached card: mode flips under traffic, down and up, its namespace deleted, the card pulled.
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --mem 768 --nics 2 --package kexec-tools --file {image}:/boot/vmlinuz --timeout 300s
+# beside: others
 #
 # kexec with everything attached and traffic on it: the pollers go before the cards do, the next kernel finds the cards
 # in order and its packets arrive. The second half of this test runs there.

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --module lab/modules/rival --module lab/modules/otherpatch --timeout 300s
+# beside: others
 #
 # Other live patches: one of a function that kbp replaces too is refused, whichever comes first; one that replaces all
 # others makes kbp step aside; one that has nothing to do with it is waited for. And enable=0 keeps the module inert.

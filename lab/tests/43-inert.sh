@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 2 --append kbp.enable=0 --timeout 100s
+# beside: others
 #
 # kbp.enable=0 on the kernel command line: the way out for who can't reach a machine but its boot loader.
 

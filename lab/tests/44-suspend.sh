@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --timeout 300s
+# beside: others
 #
 # The machine goes to sleep and wakes up, by the kernel's own test of it (pm_test), as far as the CPUs: pollers and
 # attachments are back afterwards. What is sent meanwhile may be lost, as always when a machine sleeps.

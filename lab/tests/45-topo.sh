@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 2 --nics 2 --package crun --package nftables --timeout 300s
 # kernels: wide
+# beside: others
 #
 # Every kind of topology can be made on this kernel, carries packets, and leaves nothing when it is removed; also after
 # the program that makes it was killed half way.

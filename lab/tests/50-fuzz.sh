@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --timeout 500s
+# beside: others
 #
 # 100,000 damaged messages to the netlink family, with traffic going on.
 

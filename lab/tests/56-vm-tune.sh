@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --mem 512 --package qemu-system-x86 --package qemu-system-common --package seabios --package util-linux --module lab/modules/testfreq --timeout 400s
 # kernels: wide
+# beside: others
 #
 # `kbp vm` with a real QEMU in the guest, which emulates and does not run: its vCPU threads and the workers of vhost are
 # those of any machine. What tuning changes is shown before, is so after, and goes back byte for byte, also when the

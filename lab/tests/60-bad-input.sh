@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --timeout 200s
+# beside: others
 #
 # What a user may get wrong: one sentence, the documented exit code (docs/reference/exit-codes.md), nothing changed.
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --package nftables --timeout 300s
 # kernels: wide
+# beside: others
 #
 # Why one path takes longer than another (paper 002, section 5): calls of kernel functions for each round trip, path by
 # path, as the kernel's own probes count them. Leaves functions-PATH.json in $OUT.

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --mem 512 --clock real --cpus 2 --nics 2 --timeout 300s --package crun --package containernetworking-plugins --package iptables
+# beside: others
 #
 # A pod: two containers with one network that Debian's CNI plug-ins made. Pings pass the forwarded port, both containers see
 # the same interface, and nothing is left when it is removed, also after it was killed half way.

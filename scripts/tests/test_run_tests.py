@@ -74,7 +74,7 @@ class Lab(unittest.TestCase):
             self.assertEqual(run_tests.header(path, "late"), "")
 
     def test_machines_beside_each_other_and_those_alone(self):
-        """Every test runs once, none beside one on the real clock, and each is counted."""
+        """Every test runs once, none beside one that has to be alone, and each is counted."""
         running, alone, done = set(), [], []
 
         def run(script, kernel, out):

@@ -5,13 +5,22 @@
 //! when the last one leaves. An interrupt that somebody else has moved meanwhile is left alone.
 //! Which interrupt a queue has is decided in [`crate::irq`].
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::error::{undo_incomplete, Error};
-use crate::host::Host;
+use crate::host::{Host, HostError};
 use crate::irq::QueueVector;
 use crate::state::{IrqRecord, StateFile, User};
 use crate::CpuList;
+
+/// How long the kernel may take to carry out a move, in the interrupt that follows it: until then it shows the CPUs of
+/// before. Microseconds, and longer where the interrupt's CPU is a virtual one that waits for a processor.
+const MOVE_LIMIT: Duration = Duration::from_millis(200);
+/// Time between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What became of an interrupt that was to go back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +71,7 @@ pub fn pin(
     user: &User,
     cpu: u32,
 ) -> Result<CpuList, Error> {
-    let current = host.irq_affinity(vector.irq)?;
+    let current = settled(host, vector.irq)?;
     let target = CpuList::one(cpu);
     let before = file.state.clone();
     let device = host.irq_device(vector.irq)?;
@@ -191,7 +200,7 @@ fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error>
     host.set_irq_affinity(irq, &record.original)?;
     // A move is carried out by the interrupt that follows. Where none came before the driver shut it down, the kernel
     // takes what is written now and then, when it is started again, that move.
-    let now = host.irq_affinity(irq)?;
+    let now = last_look(|| host.irq_affinity(irq), |now, _| *now == record.original)?;
     if now != record.original {
         return Err(Error::UndoIncomplete(format!(
             "interrupt {irq} ({}) stays on CPU {now}, because its interface is down and the kernel finishes an earlier \
@@ -203,4 +212,62 @@ fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error>
     Ok(Outcome::Restored {
         to: record.original.clone(),
     })
+}
+
+/// Where an interrupt is asked to go, and not where it was asked to go before a move that is just carried out: what two
+/// looks in a row show.
+pub(crate) fn settled(host: &Host, irq: u32) -> Result<CpuList, HostError> {
+    last_look(|| host.irq_affinity(irq), |now, before| before == Some(now))
+}
+
+/// Looks until one is good, which is told from it and from the one before, or until the kernel has had its time. Returns
+/// the last.
+fn last_look(
+    look: impl Fn() -> Result<CpuList, HostError>,
+    is_good: impl Fn(&CpuList, Option<&CpuList>) -> bool,
+) -> Result<CpuList, HostError> {
+    let mut before = None;
+    for _ in 0..MOVE_LIMIT.as_micros() / LOOK_EVERY.as_micros() {
+        let now = look()?;
+        if is_good(&now, before.as_ref()) {
+            return Ok(now);
+        }
+        before = Some(now);
+        sleep(LOOK_EVERY);
+    }
+    look()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Looks at an interrupt that goes from CPU 2 to CPU 0, of which the first ones show where it was.
+    fn moving(stale: u32) -> impl Fn() -> Result<CpuList, HostError> {
+        let looks = Cell::new(0);
+        move || {
+            let count = looks.replace(looks.get() + 1);
+            Ok(CpuList::one(if count < stale { 2 } else { 0 }))
+        }
+    }
+
+    #[test]
+    fn a_move_that_is_carried_out_just_then_is_waited_for() {
+        let to = CpuList::one(0);
+        let is_there = |now: &CpuList, _: Option<&CpuList>| *now == to;
+        assert_eq!(last_look(moving(3), is_there).unwrap(), to);
+        // An interface that is down: nothing carries it out.
+        assert_eq!(
+            last_look(moving(u32::MAX), is_there).unwrap(),
+            CpuList::one(2)
+        );
+    }
+
+    #[test]
+    fn one_look_is_not_believed() {
+        let is_same = |now: &CpuList, before: Option<&CpuList>| before == Some(now);
+        assert_eq!(last_look(moving(1), is_same).unwrap(), CpuList::one(0));
+    }
 }

@@ -11,6 +11,7 @@ use crate::companions;
 use crate::error::Error;
 use crate::host::Host;
 use crate::irq::QueueVector;
+use crate::irq_pin;
 use crate::irqbalance;
 use crate::model::{Napi, Poller};
 use crate::module::{self, ModuleStatus};
@@ -89,7 +90,11 @@ pub(crate) fn moved(host: &Host, state: &State, napis: &[Napi]) -> Vec<String> {
         let Some(napi) = napis.find(|napi| record.users.contains(&User::of(napi))) else {
             continue;
         };
-        match host.irq_affinity(*irq) {
+        let mut now = host.irq_affinity(*irq);
+        if now.as_ref().is_ok_and(|now| *now != record.set) {
+            now = irq_pin::settled(host, *irq);
+        }
+        match now {
             Ok(now) if now != record.set => sentences.push(format!(
                 "interrupt {irq} of {} is on CPU {now}, not on CPU {}: something moved it{}",
                 napi.label(),

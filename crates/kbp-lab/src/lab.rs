@@ -421,6 +421,7 @@ impl Lab {
                 timer.map_or(String::new(), |count| count.to_string()),
             ),
             ("LAB_TURNS_SHORT", turns(timer)),
+            ("LAB_TURNS_CHOSEN", turns(timer)),
             ("LAB_TURNS_LONG", turns(timer.map(|_| LONG_TURNS))),
             ("JOB_EPOCH", unix_time().to_string()),
             ("JOB_SEED", seed()?),

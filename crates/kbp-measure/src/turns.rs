@@ -9,17 +9,17 @@ use crate::hold;
 
 /// The command after which turns are long.
 const LONG: &str = "LAB_TURNS_LONG";
-/// The command after which they are as short as measuring wants them.
-const SHORT: &str = "LAB_TURNS_SHORT";
+/// The command after which they are as long as the script wants them: short enough to measure, where it has said nothing.
+const CHOSEN: &str = "LAB_TURNS_CHOSEN";
 
-/// Does something with long turns.
+/// Does something with long turns, and then has those again that the script has chosen.
 ///
 /// # Errors
 /// What the work returns, and when the turns can't be changed: what is measured after that would be wrong.
 pub(crate) fn quickly<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     switch(LONG)?;
     let done = work();
-    switch(SHORT).and(done)
+    switch(CHOSEN).and(done)
 }
 
 fn switch(name: &str) -> Result<()> {

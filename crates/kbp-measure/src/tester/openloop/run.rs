@@ -18,6 +18,9 @@ use crate::tester::backend::Backend;
 use crate::tester::pingpong::{RoundTrips, PAYLOAD_LEN_MAX};
 use crate::tester::timeline::Timeline;
 
+/// From the time when everything is ready to the first frame, nanoseconds: what is touched for the first time on the way
+/// there must not make that one late.
+const LEAD_NS: u64 = 1_000_000;
 /// How long before a frame is due the sender wakes, to spin the rest, nanoseconds.
 const WAKE_EARLY_NS: u64 = 100_000;
 /// Longest sleep, nanoseconds: an interrupt may come to another thread, and the gap may be an hour.
@@ -223,14 +226,13 @@ impl<'a> Phase<'a> {
     fn new(plan: &'a Plan<'a>, frames: u64, behind_ns_max: u64) -> Result<Self> {
         let tag = fresh_tag(plan.config.seed, monotonic_ns()?);
         let ledger = Ledger::new(tag, frames, plan.payload_len, &plan.schedule);
-        let start_ns = monotonic_ns()?;
         Ok(Self {
             plan,
             frames,
             ledger,
-            start_ns,
+            start_ns: 0,
             sent: 0,
-            next_due_ns: start_ns,
+            next_due_ns: 0,
             payload: vec![0xA5; plan.payload_len],
             buffer: vec![0; PAYLOAD_LEN_MAX + 1],
             rtts: RoundTrips::new(),
@@ -242,6 +244,8 @@ impl<'a> Phase<'a> {
     }
 
     fn go(mut self, backend: &mut dyn Backend, turns: &mut Turns) -> Result<Done> {
+        self.start_ns = monotonic_ns()? + LEAD_NS;
+        self.next_due_ns = self.start_ns;
         while self.sent < self.frames && !interrupt::requested() {
             let now_ns = monotonic_ns()?;
             turns.look(now_ns)?;
@@ -268,7 +272,7 @@ impl<'a> Phase<'a> {
             rtts: self.rtts,
             timeline: self.timeline,
             late_ns_max: self.late_ns_max,
-            span_ns: end_ns - self.start_ns,
+            span_ns: end_ns.saturating_sub(self.start_ns),
         })
     }
 
