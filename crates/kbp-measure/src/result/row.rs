@@ -127,6 +127,10 @@ pub struct OpenLoop {
     /// Longest time between the moment at which a frame was due and that at which it was handed to the kernel,
     /// nanoseconds.
     pub send_late_ns_max: u64,
+    /// Longest round trip, counted from when its frame was handed to the kernel, nanoseconds: without the sender's own
+    /// lateness. Testers before this field, and those of services, do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_sent_ns_max: Option<u64>,
 }
 
 /// The highest rate at which no frame was lost, found as RFC 2544, section 26.1, asks.

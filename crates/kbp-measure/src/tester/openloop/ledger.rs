@@ -48,6 +48,8 @@ impl Account {
 pub enum Seen {
     /// A frame that comes back for the first time.
     First {
+        /// Its number.
+        seq: u64,
         /// When it had been due, nanoseconds after the start.
         due_ns: u64,
     },
@@ -121,6 +123,7 @@ impl<'a> Ledger<'a> {
             _ => self.highest = Some(probe.seq),
         }
         Seen::First {
+            seq: probe.seq,
             due_ns: probe.due_ns,
         }
     }
@@ -250,7 +253,7 @@ mod tests {
         let early = payload(ledger.next_probe());
         assert_eq!(ledger.received(&early), Seen::Foreign);
         ledger.sent();
-        assert_eq!(ledger.received(&early), Seen::First { due_ns: 0 });
+        assert_eq!(ledger.received(&early), Seen::First { seq: 0, due_ns: 0 });
         assert!(ledger.is_complete());
     }
 }

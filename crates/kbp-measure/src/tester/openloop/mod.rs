@@ -9,6 +9,7 @@
 //! * `pace`: whether the sender keeps up with that
 //! * [`probe`](Probe): the 18 bytes that a frame carries
 //! * [`ledger`](Ledger): the exact account
+//! * `lateness`: how late each frame was sent
 //! * [`run`](run()): the loop
 //! * `turns`: how a sender that spins is scheduled
 //!
@@ -17,6 +18,7 @@
 
 mod arrivals;
 mod cycle;
+mod lateness;
 mod ledger;
 mod pace;
 mod probe;

@@ -29,6 +29,8 @@ pub struct OpenLoopReport {
     pub arrivals: Arrivals,
     /// Longest time between a frame's due time and its handing to the kernel, nanoseconds.
     pub send_late_ns_max: u64,
+    /// Longest round trip, counted from when its frame was handed to the kernel, nanoseconds.
+    pub since_sent_ns_max: u64,
     /// Length of the measured part, from the first frame to the end of the sending, nanoseconds.
     pub span_ns: u64,
     /// What the tester's own end dropped or could not take.
@@ -63,6 +65,7 @@ impl OpenLoopReport {
                 duplicated: self.account.duplicated,
                 reordered: self.account.reordered,
                 send_late_ns_max: self.send_late_ns_max,
+                since_sent_ns_max: Some(self.since_sent_ns_max),
             }),
             ..Row::default()
         }

@@ -5,6 +5,7 @@
 //! Not here: the back end, and where the thread runs ([`crate::place`]).
 
 use super::arrivals::Arrivals;
+use super::lateness::Lateness;
 use super::ledger::{Account, Ledger, Seen, FRAMES_MAX};
 use super::pace::Pace;
 use super::probe::{fresh_tag, PROBE_LEN};
@@ -137,6 +138,7 @@ pub fn run(
         rate_bps: config.rate_bps,
         arrivals: config.arrivals.clone(),
         send_late_ns_max: done.late_ns_max,
+        since_sent_ns_max: done.since_sent_ns_max,
         span_ns: done.span_ns,
         drops: backend.drops()?,
         partial: done.account.sent < plan.frames,
@@ -208,7 +210,9 @@ struct Phase<'a> {
     buffer: Vec<u8>,
     rtts: RoundTrips,
     timeline: Timeline,
+    lateness: Lateness,
     late_ns_max: u64,
+    since_sent_ns_max: u64,
     pace: Pace,
     no_room: u64,
 }
@@ -219,6 +223,7 @@ struct Done {
     rtts: RoundTrips,
     timeline: Timeline,
     late_ns_max: u64,
+    since_sent_ns_max: u64,
     span_ns: u64,
 }
 
@@ -237,7 +242,9 @@ impl<'a> Phase<'a> {
             buffer: vec![0; PAYLOAD_LEN_MAX + 1],
             rtts: RoundTrips::new(),
             timeline: Timeline::new(),
+            lateness: Lateness::new(),
             late_ns_max: 0,
+            since_sent_ns_max: 0,
             pace: Pace::new(behind_ns_max),
             no_room: 0,
         })
@@ -272,6 +279,7 @@ impl<'a> Phase<'a> {
             rtts: self.rtts,
             timeline: self.timeline,
             late_ns_max: self.late_ns_max,
+            since_sent_ns_max: self.since_sent_ns_max,
             span_ns: end_ns.saturating_sub(self.start_ns),
         })
     }
@@ -284,6 +292,7 @@ impl<'a> Phase<'a> {
             self.no_room += 1;
             return Ok(());
         }
+        self.lateness.sent(self.sent, late_ns);
         self.ledger.sent();
         self.sent += 1;
         self.late_ns_max = self.late_ns_max.max(late_ns);
@@ -297,9 +306,11 @@ impl<'a> Phase<'a> {
         };
         let now_ns = monotonic_ns()?;
         let payload = &self.buffer[..len.min(self.buffer.len())];
-        if let Seen::First { due_ns } = self.ledger.received(payload) {
+        if let Seen::First { seq, due_ns } = self.ledger.received(payload) {
             let rtt_ns = now_ns.saturating_sub(self.start_ns + due_ns);
             self.rtts.record(rtt_ns);
+            let since_sent_ns = self.lateness.without(seq, rtt_ns);
+            self.since_sent_ns_max = self.since_sent_ns_max.max(since_sent_ns);
             self.timeline.record(due_ns, rtt_ns);
         }
         Ok(true)
