@@ -89,7 +89,7 @@ flows() {
 no_softirqs() {
 	softirqs_name=$1
 	shift
-	for _ in 1 2 3 4 5; do
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
 		handbacks2=$(kbp_counter_of 2 handbacks) handbacks3=$(kbp_counter_of 3 handbacks)
 		before2=$(net_softirqs 2) before3=$(net_softirqs 3)
 		"$@"

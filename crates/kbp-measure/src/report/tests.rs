@@ -27,7 +27,7 @@ pub(crate) fn full() -> ResultFile {
         duplicated: 1,
         reordered: 2,
         send_late_ns_max: 9_000,
-        since_sent_ns_max: None,
+        since_sent_ns_max: Some(95_000),
     };
     file.rows.push(Row {
         open_loop: Some(open),
