@@ -214,8 +214,8 @@ fn put_back(host: &Host, irq: u32, record: &IrqRecord) -> Result<Outcome, Error>
     })
 }
 
-/// Where an interrupt is asked to go, and not where it was asked to go before a move that is just carried out: what two
-/// looks in a row show.
+/// Where an interrupt is asked to go: what two looks in a row show, because one may fall into a move that is just carried
+/// out. A move that lasts from one look to the next is still taken for the CPUs of before.
 pub(crate) fn settled(host: &Host, irq: u32) -> Result<CpuList, HostError> {
     last_look(|| host.irq_affinity(irq), |now, before| before == Some(now))
 }

@@ -46,7 +46,7 @@ mod tests {
         }
         assert_eq!(lateness.without(7, 1_000), 930);
         assert_eq!(lateness.without(NEWEST as u64 - 1, 50_000), 9_050);
-        // One that is due before it is sent, by another clock reading, took no negative time.
+        // Never less than nothing.
         assert_eq!(lateness.without(9, 3), 0);
         lateness.sent(NEWEST as u64 + 7, 5);
         assert_eq!(lateness.without(7, 1_000), 1_000);
