@@ -30,6 +30,7 @@ struct kbp_adaptive {
 	u64 due_ns;		/* to be polled then; 0: when its interrupt comes */
 	u64 ahead_ns;		/* what was looked ahead for that */
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
+	bool overslept;		/* it was due while somebody else had it */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
 };
@@ -169,6 +170,7 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	s->ahead_ns = next.ahead_ns;
 	s->decided_ns = next.poll ? now_ns + next.poll_ns :
 			s->due_ns ? s->due_ns : U64_MAX;
+	s->overslept = false;
 	/* What changes, and not each poll. */
 	if (next.poll == READ_ONCE(a->armed))
 		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
@@ -203,7 +205,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	}
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
-	if (work || (held && now_ns >= s->decided_ns))
+	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
 		kbp_adaptive_decide(a, n, now_ns);
 	/* The next packets are a gap away, or have come already. */
 	if (work)
@@ -255,13 +257,21 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 			continue;
 		}
 		s->due_ns = 0;
+		/*
+		 * An interrupt without packets, of what was sent, may come at the
+		 * same time; the poll that it asks for has to decide anew, or the
+		 * rest of the gap would be left to the interrupt.
+		 */
+		s->overslept = true;
 		if (rtnl_is_locked())
 			continue;
 		WRITE_ONCE(a->armed, false);
-		if (kbp_napi_claim(a))
+		if (kbp_napi_claim(a)) {
+			s->overslept = false;
 			kbp_count(&a->stats, timed_polls, 1);
-		else
+		} else {
 			WRITE_ONCE(a->armed, true);
+		}
 	}
 	rcu_read_unlock();
 	return first_ns;

@@ -95,9 +95,13 @@ detach
 
 attach adaptive
 periodic learning
-periodic adaptive
-[ $((empty * 4)) -le "$busy_empty" ] || lab_fail "adaptive: it polls more than a quarter of what busy does"
-[ $((timed * 10)) -ge $((COUNT * 9)) ] || lab_fail "adaptive: it was awake before $timed of $COUNT packets only"
+# Often, since the card's interrupt after it has sent may come at the time that was set, or not, for a hundred packets
+# in a row: that must not make the poller forget the time.
+for round in 1 2 3; do
+	periodic "adaptive-$round"
+	[ $((empty * 4)) -le "$busy_empty" ] || lab_fail "adaptive: it polls more than a quarter of what busy does"
+	[ $((timed * 10)) -ge $((COUNT * 9)) ] || lab_fail "adaptive: it was awake before $timed of $COUNT packets only"
+done
 silent adaptive
 detach
 
