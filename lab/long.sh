@@ -15,7 +15,8 @@
 # The bound: inside a window a packet waits for nothing. Outside of it, and in mode sleep, it waits for an interrupt and
 # a wake-up, which are microseconds, and if others want the CPU for a part of a rest that packets do not end. Softirq
 # shows in the same machine, at the same times, what the tester and the virtual CPUs add. Times count from when a frame
-# was sent: that this was late is nobody's fault here.
+# was sent: that this was late is nobody's fault here. What the CPUs do is traced in all modes alike, and the last moments
+# before a frame that is later than the bound are kept, in late-MODE-RATE-SEED.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -29,6 +30,11 @@ if [ $# -gt 2 ]; then
 fi
 # Two of these parts, KBP_REST_SLEEP_NS in kmod/kbp/policy.h.
 BOUND_NS=100000
+TRACING=/sys/kernel/tracing
+TRACED="irq kbp sched/sched_switch sched/sched_waking timer/hrtimer_expire_entry timer/timer_expire_entry
+	workqueue/workqueue_execute_start"
+# Lines of a trace that are kept: some milliseconds.
+LATE_LINES=2000
 # A turn of the virtual CPUs may be long, since all that spin execute PAUSE: 5 ms between two ticks.
 PIT_COUNT=6000
 
@@ -51,6 +57,16 @@ begin() {
 	lab_wait_for 5 is_active "$1"
 }
 
+# limit: the latest that a frame may come, ns.
+limit() { echo $(($(worst softirq | cut -d ' ' -f 1) + BOUND_NS)); }
+
+# explain NAME: keeps the trace that a late frame has stopped, and starts it anew.
+explain() {
+	[ "$(cat "$TRACING/tracing_on")" = 0 ] || return 0
+	tail -n "$LATE_LINES" "$TRACING/trace" > "$OUT/late-$1"
+	echo 1 > "$TRACING/tracing_on"
+}
+
 end() {
 	[ "$1" = softirq ] || kbp detach eth0 > /dev/null || lab_fail "detach"
 }
@@ -58,14 +74,17 @@ end() {
 # chunk MODE RATE SECONDS SEED: frames for so long; what they came to is a line, and one in /run/MODE.
 chunk() {
 	begin "$1" "$2"
+	break_us=1000000
+	[ ! -e /run/softirq ] || break_us=$(($(limit) / 1000))
 	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$2fps" --arrivals poisson --seed "$4" \
-		--seconds "$3" --sleep --cpu 1 --drain-ms 100 > "$OUT/chunk.json" 2> "$OUT/chunk.err" ||
+		--seconds "$3" --sleep --cpu 1 --drain-ms 100 --break-trace "$break_us" > "$OUT/chunk.json" 2> "$OUT/chunk.err" ||
 		lab_fail "$1, $2 frames/s, seed $4: $(cat "$OUT/chunk.err")"
 	max=$(figure since_sent_ns_max) sent_late=$(figure send_late_ns_max) lost=$(figure lost)
 	if [ -z "$max" ] || [ -z "$lost" ]; then
 		lab_fail "no account: $(cat "$OUT/chunk.json")"
 	fi
 	echo "$max $2 $4" >> "/run/$1"
+	explain "$1-$2-$4"
 	echo "$1, $2 frames/s for $3 s, seed $4: $(figure sent) frames, $lost lost, the longest $max ns; sent up to" \
 		"$sent_late ns late"
 	if [ "$lost" != 0 ] || [ "$(figure warmup_lost)" != 0 ]; then
@@ -87,6 +106,10 @@ worst() { sort -n "/run/$1" | tail -n 1; }
 lab_turns "$PIT_COUNT"
 net_up
 kbp_start
+for events in $TRACED; do
+	echo 1 > "$TRACING/events/$events/enable" || lab_fail "no events $events"
+done
+echo 1 > "$TRACING/tracing_on"
 echo "$MINUTES minutes of $MODES, seed $SEED"
 for minute in $(seq "$MINUTES"); do
 	# As often as the modes: what is rare in all of them has to show in it.
@@ -96,12 +119,11 @@ for minute in $(seq "$MINUTES"); do
 	[ "$(kbp_counter handbacks)" = 0 ] || lab_fail "the watchdog had to take over"
 	echo "minute $minute of $MINUTES"
 done
-limit=$(($(worst softirq | cut -d ' ' -f 1) + BOUND_NS))
 for mode in softirq $MODES; do
 	# shellcheck disable=SC2046
 	set -- $(worst "$mode")
 	echo "$mode: the latest frame took $1 ns, $2 frames/s, seed $3"
-	[ "$1" -le "$limit" ] || lab_fail "$mode: later than softirq's worst and $BOUND_NS ns"
+	[ "$1" -le "$(limit)" ] || lab_fail "$mode: later than softirq's worst and $BOUND_NS ns"
 done
 lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_dmesg_clean

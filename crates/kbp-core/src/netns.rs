@@ -20,6 +20,8 @@ use crate::error::Class;
 
 /// Where ip(8) keeps the names of network namespaces.
 pub const DIRECTORY: &str = "/run/netns";
+/// Where tracefs is mounted, if it is.
+const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// A network namespace could not be entered.
 #[derive(Debug, thiserror::Error)]
@@ -98,8 +100,8 @@ fn open(name: &str) -> Result<(PathBuf, File), NetnsError> {
 /// Move the calling thread into a network namespace and give it a /sys that shows it.
 ///
 /// /sys shows the interfaces of the namespace that mounted it, so the thread also gets a mount
-/// namespace of its own, where /sys is mounted anew; what is mounted below the old /sys
-/// (tracefs) can't be seen there. To be called before any other thread is started.
+/// namespace of its own, where /sys is mounted anew. Of what is mounted below the old /sys only
+/// tracefs can be seen there. To be called before any other thread is started.
 pub fn enter(name: &str) -> Result<(), NetnsError> {
     let (path, file) = open(name)?;
     switch(name, &path, &file)?;
@@ -124,13 +126,25 @@ fn switch(name: &str, path: &Path, file: &File) -> Result<(), NetnsError> {
 }
 
 fn mount_sys(name: &str) -> Result<(), NetnsError> {
+    let is_traced = Path::new(TRACEFS).join("tracing_on").exists();
     unshare(CloneFlags::CLONE_NEWNS).map_err(failed(name, "unshare the mounts"))?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .map_err(failed(name, "make the mounts private"))?;
     umount2("/sys", MntFlags::MNT_DETACH).map_err(failed(name, "unmount /sys"))?;
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)
-        .map_err(failed(name, "mount /sys"))
+        .map_err(failed(name, "mount /sys"))?;
+    if is_traced {
+        mount(
+            Some("tracefs"),
+            TRACEFS,
+            Some("tracefs"),
+            MsFlags::empty(),
+            none,
+        )
+        .map_err(failed(name, format!("mount {TRACEFS}")))?;
+    }
+    Ok(())
 }
 
 /// Device and inode of a namespace, which tell it from all others.

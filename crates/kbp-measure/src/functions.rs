@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::trace::TRACEFS;
 
-/// Where tracefs is mounted.
-const TRACEFS: &str = "/sys/kernel/tracing";
 /// Group of our events; a name that nothing else has.
 const GROUP: &str = "kbp_functions";
 

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Where instances live; tracefs has to be mounted there.
+/// Where tracefs has to be mounted.
+pub(crate) const TRACEFS: &str = "/sys/kernel/tracing";
+/// Where instances live.
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// Buffer for the one traced CPU, KiB.
 const BUFFER_KB: &str = "16384";

@@ -4,7 +4,8 @@
 //! Not here: the loop ([`crate::tester::openloop`]).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -16,10 +17,11 @@ use crate::report::text::{count, micros};
 use crate::result::RttNs;
 use crate::tester::backend::{Ends, Kind, Target};
 use crate::tester::openloop::{
-    bits, run as run_loop, Account, OpenLoopConfig, OpenLoopReport, Pause, Rate,
+    bits, run as run_loop, Account, BreakTrace, OpenLoopConfig, OpenLoopReport, Pause, Rate,
 };
 use crate::tester::pingpong::RoundTrips;
 use crate::tester::selftest::Floor;
+use crate::trace::TRACEFS;
 
 /// Exit code of a run that an interrupt ended: its figures are of a part.
 const EXIT_PARTIAL: u8 = 1;
@@ -166,6 +168,9 @@ pub struct OpenLoopArgs {
     seed: u64,
     #[command(flatten)]
     pause: PauseArgs,
+    /// Stop the kernel's trace at the first frame that comes later than this after it was sent, µs; the run goes on
+    #[arg(long, value_name = "US")]
+    break_trace: Option<u32>,
 }
 
 impl OpenLoopArgs {
@@ -181,8 +186,17 @@ impl OpenLoopArgs {
             drain_ns: self.drain_ms * 1_000_000,
             pause: self.pause.pause().unwrap_or(config.pause),
             seed: self.seed,
+            break_trace: self.break_trace()?,
             ..config
         })
+    }
+
+    fn break_trace(&self) -> Result<Option<Arc<BreakTrace>>> {
+        let Some(us) = self.break_trace else {
+            return Ok(None);
+        };
+        let trace = BreakTrace::new(Path::new(TRACEFS), u64::from(us) * 1_000)?;
+        Ok(Some(Arc::new(trace)))
     }
 }
 
@@ -200,6 +214,7 @@ pub(super) fn span_ns(seconds: f64) -> Result<u64> {
 struct Found {
     floor: Floor,
     reports: Vec<OpenLoopReport>,
+    break_trace: Option<Arc<BreakTrace>>,
 }
 
 pub(super) fn run(args: &OpenLoopArgs, json: bool) -> Result<u8> {
@@ -232,7 +247,11 @@ fn measure(args: &OpenLoopArgs, target: &Target, config: &OpenLoopConfig) -> Res
         }
         reports.push(run_loop(&mut *backend, config, || Ok(()))?);
     }
-    Ok(Found { floor, reports })
+    Ok(Found {
+        floor,
+        reports,
+        break_trace: config.break_trace.clone(),
+    })
 }
 
 fn as_json(found: &Found, account: &Account, rtts: &RoundTrips, partial: bool) -> String {
@@ -251,6 +270,7 @@ fn as_json(found: &Found, account: &Account, rtts: &RoundTrips, partial: bool) -
         "foreign": account.foreign,
         "tester_drops": found.reports.iter().map(|r| r.drops.tester).sum::<u64>(),
         "rtt_ns": RttNs::from(rtts),
+        "trace_stopped": found.break_trace.as_ref().map(|trace| trace.is_stopped()),
         "p9999_ns": rtts.percentile_ns(99.99),
         "histogram_ns": rtts.cells(),
         "rows": rows,
@@ -296,6 +316,13 @@ fn as_table(found: &Found, account: &Account, rtts: &RoundTrips) -> String {
             count(drops),
             count(account.foreign)
         );
+    }
+    if found
+        .break_trace
+        .as_ref()
+        .is_some_and(|trace| trace.is_stopped())
+    {
+        text += &format!("a frame came too late, and {TRACEFS}/trace ends with it\n");
     }
     text
 }

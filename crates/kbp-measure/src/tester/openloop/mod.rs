@@ -4,6 +4,7 @@
 //! at which a frame was due.
 //!
 //! * [`arrivals`](Arrivals): constant, random, on and off, or recorded
+//! * [`break_trace`](BreakTrace): stops the kernel's trace at a late frame
 //! * `cycle`: random and recorded times
 //! * [`schedule`](Schedule): when each frame is due
 //! * `pace`: whether the sender keeps up with that
@@ -17,6 +18,7 @@
 //! ([`super::throughput`]).
 
 mod arrivals;
+mod break_trace;
 mod cycle;
 mod lateness;
 mod ledger;
@@ -28,6 +30,7 @@ mod schedule;
 mod turns;
 
 pub use arrivals::{Arrivals, Trace};
+pub use break_trace::BreakTrace;
 pub use cycle::poisson_ns;
 pub use ledger::{Account, Ledger, Seen, FRAMES_MAX};
 pub use probe::{Probe, PROBE_LEN};

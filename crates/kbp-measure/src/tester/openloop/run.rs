@@ -4,7 +4,10 @@
 //!
 //! Not here: the back end, and where the thread runs ([`crate::place`]).
 
+use std::sync::Arc;
+
 use super::arrivals::Arrivals;
+use super::break_trace::BreakTrace;
 use super::lateness::Lateness;
 use super::ledger::{Account, Ledger, Seen, FRAMES_MAX};
 use super::pace::Pace;
@@ -68,6 +71,8 @@ pub struct OpenLoopConfig {
     pub pause: Pause,
     /// Marks the frames, together with the time of the run; draws random arrivals, which are the same in every run.
     pub seed: u64,
+    /// The trace that a late frame stops.
+    pub break_trace: Option<Arc<BreakTrace>>,
 }
 
 impl OpenLoopConfig {
@@ -89,6 +94,7 @@ impl OpenLoopConfig {
                 Pause::Sleep
             },
             seed: 1,
+            break_trace: None,
         }
     }
 }
@@ -311,6 +317,9 @@ impl<'a> Phase<'a> {
             self.rtts.record(rtt_ns);
             let since_sent_ns = self.lateness.without(seq, rtt_ns);
             self.since_sent_ns_max = self.since_sent_ns_max.max(since_sent_ns);
+            if let Some(trace) = &self.plan.config.break_trace {
+                trace.look(seq, since_sent_ns)?;
+            }
             self.timeline.record(due_ns, rtt_ns);
         }
         Ok(true)
