@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use crate::error::{Class, Error};
 use crate::CpuList;
 
+/// Where tracefs is mounted.
+pub const TRACEFS: &str = "/sys/kernel/tracing";
+
 /// The running machine, or a captured tree of its files.
 #[derive(Clone, Debug)]
 pub struct Host {

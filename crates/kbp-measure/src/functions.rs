@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use kbp_core::host::TRACEFS;
+
 use crate::error::{Error, Result};
-use crate::trace::TRACEFS;
 
 /// Group of our events; a name that nothing else has.
 const GROUP: &str = "kbp_functions";

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Where tracefs has to be mounted.
-pub(crate) const TRACEFS: &str = "/sys/kernel/tracing";
-/// Where instances live.
+/// Where instances live; tracefs has to be mounted there.
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// Buffer for the one traced CPU, KiB.
 const BUFFER_KB: &str = "16384";

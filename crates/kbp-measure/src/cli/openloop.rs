@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use kbp_core::host::TRACEFS;
 
 use super::arrivals::{self, ArrivalsArgs};
 use crate::error::{Error, Result};
@@ -21,7 +22,6 @@ use crate::tester::openloop::{
 };
 use crate::tester::pingpong::RoundTrips;
 use crate::tester::selftest::Floor;
-use crate::trace::TRACEFS;
 
 /// Exit code of a run that an interrupt ended: its figures are of a part.
 const EXIT_PARTIAL: u8 = 1;
@@ -168,7 +168,7 @@ pub struct OpenLoopArgs {
     seed: u64,
     #[command(flatten)]
     pause: PauseArgs,
-    /// Stop the kernel's trace at the first frame that comes later than this after it was sent, µs; the run goes on
+    /// Stop the kernel's trace at the first measured frame that comes later than this after it was sent, µs; the run goes on
     #[arg(long, value_name = "US")]
     break_trace: Option<u32>,
 }

@@ -71,7 +71,7 @@ pub struct OpenLoopConfig {
     pub pause: Pause,
     /// Marks the frames, together with the time of the run; draws random arrivals, which are the same in every run.
     pub seed: u64,
-    /// The trace that a late frame stops.
+    /// The trace that a late frame stops, one of the measured part.
     pub break_trace: Option<Arc<BreakTrace>>,
 }
 
@@ -114,7 +114,7 @@ pub fn run(
     let plan = Plan::of(backend, config)?;
     let mut turns = Turns::of_this_thread(config.pause)?;
     let warmup = if config.warmup_frames > 0 {
-        let warmup = Phase::new(&plan, config.warmup_frames, WARMUP_BEHIND_NS_MAX)?
+        let warmup = Phase::new(&plan, config.warmup_frames, WARMUP_BEHIND_NS_MAX, None)?
             .go(backend, &mut turns)?
             .account;
         if warmup.returned == 0 && !interrupt::requested() {
@@ -131,7 +131,9 @@ pub fn run(
     on_warm()?;
     backend.drops()?;
     let suspended_before_ns = suspended_ns()?;
-    let done = Phase::new(&plan, plan.frames, BEHIND_NS_MAX)?.go(backend, &mut turns)?;
+    let break_trace = config.break_trace.as_deref();
+    let done =
+        Phase::new(&plan, plan.frames, BEHIND_NS_MAX, break_trace)?.go(backend, &mut turns)?;
     if suspended_ns()?.abs_diff(suspended_before_ns) > SUSPENDED_NS_MAX {
         return Err(Error::Suspended);
     }
@@ -221,6 +223,7 @@ struct Phase<'a> {
     since_sent_ns_max: u64,
     pace: Pace,
     no_room: u64,
+    break_trace: Option<&'a BreakTrace>,
 }
 
 /// What a phase leaves.
@@ -234,7 +237,12 @@ struct Done {
 }
 
 impl<'a> Phase<'a> {
-    fn new(plan: &'a Plan<'a>, frames: u64, behind_ns_max: u64) -> Result<Self> {
+    fn new(
+        plan: &'a Plan<'a>,
+        frames: u64,
+        behind_ns_max: u64,
+        break_trace: Option<&'a BreakTrace>,
+    ) -> Result<Self> {
         let tag = fresh_tag(plan.config.seed, monotonic_ns()?);
         let ledger = Ledger::new(tag, frames, plan.payload_len, &plan.schedule);
         Ok(Self {
@@ -253,6 +261,7 @@ impl<'a> Phase<'a> {
             since_sent_ns_max: 0,
             pace: Pace::new(behind_ns_max),
             no_room: 0,
+            break_trace,
         })
     }
 
@@ -317,7 +326,7 @@ impl<'a> Phase<'a> {
             self.rtts.record(rtt_ns);
             let since_sent_ns = self.lateness.without(seq, rtt_ns);
             self.since_sent_ns_max = self.since_sent_ns_max.max(since_sent_ns);
-            if let Some(trace) = &self.plan.config.break_trace {
+            if let Some(trace) = self.break_trace {
                 trace.look(seq, since_sent_ns)?;
             }
             self.timeline.record(due_ns, rtt_ns);
