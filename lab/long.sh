@@ -15,8 +15,9 @@
 # The bound: inside a window a packet waits for nothing. Outside of it, and in mode sleep, it waits for an interrupt and
 # a wake-up, which are microseconds, and if others want the CPU for a part of a rest that packets do not end. Softirq
 # shows in the same machine, at the same times, what the tester and the virtual CPUs add. Times count from when a frame
-# was sent: that this was late is nobody's fault here. What the CPUs do is traced in all modes alike, and the last moments
-# before a frame that is later than the bound are kept, in late-MODE-RATE-SEED.
+# was sent: that this was late is nobody's fault here. What the CPUs do is traced, the same events in all modes, of which
+# empty polls are some; it takes its time. The last moments before the first frame of a part that is later than the bound,
+# or after a part that lost some, are kept in late-MODE-RATE-SEED.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -60,10 +61,11 @@ begin() {
 # limit: the latest that a frame may come, ns.
 limit() { echo $(($(worst softirq | cut -d ' ' -f 1) + BOUND_NS)); }
 
-# explain NAME: keeps the trace that a late frame has stopped, and starts it anew.
-explain() {
-	[ "$(cat "$TRACING/tracing_on")" = 0 ] || return 0
+# keep_trace NAME: what it has now; then it begins anew.
+keep_trace() {
+	echo 0 > "$TRACING/tracing_on"
 	tail -n "$LATE_LINES" "$TRACING/trace" > "$OUT/late-$1"
+	echo > "$TRACING/trace"
 	echo 1 > "$TRACING/tracing_on"
 }
 
@@ -84,10 +86,11 @@ chunk() {
 		lab_fail "no account: $(cat "$OUT/chunk.json")"
 	fi
 	echo "$max $2 $4" >> "/run/$1"
-	explain "$1-$2-$4"
+	[ "$(cat "$TRACING/tracing_on")" = 1 ] || keep_trace "$1-$2-$4"
 	echo "$1, $2 frames/s for $3 s, seed $4: $(figure sent) frames, $lost lost, the longest $max ns; sent up to" \
 		"$sent_late ns late"
 	if [ "$lost" != 0 ] || [ "$(figure warmup_lost)" != 0 ]; then
+		keep_trace "$1-$2-$4"
 		lab_fail "frames are lost"
 	fi
 	end "$1"

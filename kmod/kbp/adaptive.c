@@ -30,7 +30,7 @@ struct kbp_adaptive {
 	u64 due_ns;		/* to be polled then; 0: when its interrupt comes */
 	u64 ahead_ns;		/* what was looked ahead for that */
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
-	bool overslept;		/* it was due while somebody else had it */
+	bool overslept;		/* it was due when it could not be claimed */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
 };
@@ -83,6 +83,18 @@ void kbp_adaptive_look(struct kbp_adaptive *s)
 {
 	s->looked_ns = ktime_get_ns();
 	s->decided_ns = 0;
+}
+
+/**
+ * kbp_adaptive_is_overdue() - is it scheduled by itself when it was to be claimed?
+ * @s: of its attachment
+ *
+ * An interrupt without packets, of what was sent, may come at the time that was set.
+ */
+bool kbp_adaptive_is_overdue(const struct kbp_adaptive *s)
+{
+	return s->overslept &&
+	       kbp_window_next(&s->window, ktime_get_ns() - s->found_ns).poll;
 }
 
 static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
@@ -157,8 +169,9 @@ void kbp_adaptive_think(struct kbp_poller *p)
 	rcu_read_unlock();
 }
 
+/* @asks: it may be polled on; else it is claimed for that at the next look. */
 static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
-				u64 now_ns)
+				u64 now_ns, bool asks)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	struct kbp_window_next next =
@@ -166,6 +179,8 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 
 	if (!kbp_is_adaptive(a))
 		next = (struct kbp_window_next) {};
+	if (next.poll && !asks)
+		next = (struct kbp_window_next) { .sleep_ns = 1 };
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
 	s->ahead_ns = next.ahead_ns;
 	s->decided_ns = next.poll ? now_ns + next.poll_ns :
@@ -206,7 +221,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
-		kbp_adaptive_decide(a, n, now_ns);
+		kbp_adaptive_decide(a, n, now_ns, work || held);
 	/* The next packets are a gap away, or have come already. */
 	if (work)
 		kbp_adaptive_plan(p, s);
@@ -257,11 +272,7 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 			continue;
 		}
 		s->due_ns = 0;
-		/*
-		 * An interrupt without packets, of what was sent, may come at the
-		 * same time; the poll that it asks for has to decide anew, or the
-		 * rest of the gap would be left to the interrupt.
-		 */
+		/* If it can't be claimed, its next poll has to decide anew. */
 		s->overslept = true;
 		if (rtnl_is_locked())
 			continue;

@@ -369,6 +369,7 @@ struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs);
 void kbp_adaptive_free(struct kbp_adaptive *s);
 const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
 bool kbp_adaptive_starts(const struct kbp_adaptive *s);
+bool kbp_adaptive_is_overdue(const struct kbp_adaptive *s);
 void kbp_adaptive_look(struct kbp_adaptive *s);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);

@@ -3,7 +3,7 @@
 # lab: --clock virtual --cpus 2 --timeout 300s
 #
 # The tester against the kernel's own network emulator on a veth pair: a delay comes out within 2 %, also of frames at
-# random times, and lost and doubled frames are as many as the emulator counted.
+# random times, and lost and doubled frames are as many as the emulator counted. A late frame stops the kernel's trace.
 
 . /lab/lib.sh
 
@@ -67,6 +67,20 @@ fi
 # As many as another program counts among the times of this seed.
 [ "$(figure sent)" = 258 ] || lab_fail "$(figure sent) frames were sent at the random times of seed 7, not 258"
 grep -q '"arrivals":"poisson"' "$OUT_JSON" || lab_fail "the row does not say how its frames came"
+
+# A frame that comes too late stops the trace, and marks it.
+TRACING=/sys/kernel/tracing
+echo 1 > "$TRACING/tracing_on"
+open_loop 500 0.1 --break-trace 20000
+[ "$(cat "$TRACING/tracing_on")" = 1 ] || lab_fail "the trace is stopped though no frame took 20 ms"
+open_loop 500 0.1 --break-trace 5000
+grep -q '"trace_stopped":true' "$OUT_JSON" || lab_fail "it does not say that it stopped the trace"
+[ "$(cat "$TRACING/tracing_on")" = 0 ] || lab_fail "the trace runs on though frames take 10 ms"
+grep -q 'kbp: frame 0 took 10' "$TRACING/trace" || lab_fail "no mark of the late frame in the trace"
+if kbp --netns tester measure openloop $SERVER:7700 --seconds 0.1 --break-trace 1 2> "$OUT/refused"; then
+	lab_fail "a trace that does not run is to be stopped"
+fi
+grep -q "echo 1 >" "$OUT/refused" || lab_fail "it does not say how to begin: $(cat "$OUT/refused")"
 
 # emulate WORDS...: from now on the emulator does this to what the tester sends, counted from 0.
 emulate() {

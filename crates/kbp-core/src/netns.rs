@@ -136,7 +136,8 @@ fn mount_sys(name: &str) -> Result<(), NetnsError> {
     if is_traced {
         // Who needs it says that it is missing; most do not.
         let tracefs = Some("tracefs");
-        mount(tracefs, TRACEFS, tracefs, MsFlags::empty(), none).ok();
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(tracefs, TRACEFS, tracefs, flags, none).ok();
     }
     Ok(())
 }

@@ -322,7 +322,7 @@ fn as_table(found: &Found, account: &Account, rtts: &RoundTrips) -> String {
         .as_ref()
         .is_some_and(|trace| trace.is_stopped())
     {
-        text += &format!("a frame came too late, and {TRACEFS}/trace ends with it\n");
+        text += &format!("a frame came too late: its mark is at the end of {TRACEFS}/trace\n");
     }
     text
 }

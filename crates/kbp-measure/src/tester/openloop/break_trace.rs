@@ -25,7 +25,7 @@ impl BreakTrace {
     /// mounted.
     ///
     /// # Errors
-    /// When tracefs is not there, may not be written, or nothing is traced.
+    /// When tracefs is not there, may not be written, or tracing is off.
     pub fn new(tracefs: &Path, limit_ns: u64) -> Result<Self> {
         let path = tracefs.join("tracing_on");
         let state = fs::read_to_string(&path).map_err(|e| Error::file("read", &path, e))?;
@@ -48,19 +48,16 @@ impl BreakTrace {
         })
     }
 
-    /// Frame number `seq` came back `since_sent_ns` after it was sent, nanoseconds. The first that is too late stops the
-    /// trace, and is its last line.
-    pub(super) fn look(&self, seq: u64, since_sent_ns: u64) -> Result<()> {
-        if since_sent_ns <= self.limit_ns || self.stopped.swap(true, Ordering::Relaxed) {
-            return Ok(());
+    /// Frame number `seq` came back `since_sent_ns` after it was sent, nanoseconds. The first that is too late is marked in
+    /// the trace and stops it. Not if somebody else has stopped it meanwhile: the kernel takes no mark then.
+    pub(super) fn look(&self, seq: u64, since_sent_ns: u64) {
+        if since_sent_ns <= self.limit_ns || self.is_stopped() {
+            return;
         }
         let line = format!("kbp: frame {seq} took {since_sent_ns} ns");
-        let failed = |source| Error::Sys {
-            what: "stop the trace".into(),
-            source,
-        };
-        (&self.marker).write_all(line.as_bytes()).map_err(failed)?;
-        (&self.switch).write_all(b"0").map_err(failed)
+        let marked = (&self.marker).write_all(line.as_bytes());
+        let stopped = marked.and_then(|()| (&self.switch).write_all(b"0"));
+        self.stopped.store(stopped.is_ok(), Ordering::Relaxed);
     }
 
     /// Did a frame stop it?
@@ -85,17 +82,30 @@ mod tests {
         let dir = tracefs("1\n");
         let read = |name| fs::read_to_string(dir.path().join(name)).unwrap();
         let trace = BreakTrace::new(dir.path(), 1_000).unwrap();
-        trace.look(0, 1_000).unwrap();
+        trace.look(0, 1_000);
         assert!(!trace.is_stopped());
         assert_eq!(
             (read("tracing_on"), read("trace_marker")),
             ("1\n".into(), String::new())
         );
-        trace.look(7, 1_001).unwrap();
-        trace.look(8, 9_999).unwrap();
+        trace.look(7, 1_001);
+        trace.look(8, 9_999);
         assert!(trace.is_stopped());
         assert_eq!(read("trace_marker"), "kbp: frame 7 took 1001 ns");
         assert!(read("tracing_on").starts_with('0'));
+    }
+
+    #[test]
+    fn a_trace_that_takes_no_mark_is_left_alone() {
+        let dir = tracefs("1\n");
+        let marker = dir.path().join("trace_marker");
+        fs::remove_file(&marker).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &marker).unwrap();
+        let trace = BreakTrace::new(dir.path(), 1_000).unwrap();
+        trace.look(7, 1_001);
+        assert!(!trace.is_stopped());
+        let state = fs::read_to_string(dir.path().join("tracing_on")).unwrap();
+        assert_eq!(state, "1\n");
     }
 
     #[test]

@@ -327,7 +327,7 @@ impl<'a> Phase<'a> {
             let since_sent_ns = self.lateness.without(seq, rtt_ns);
             self.since_sent_ns_max = self.since_sent_ns_max.max(since_sent_ns);
             if let Some(trace) = self.break_trace {
-                trace.look(seq, since_sent_ns)?;
+                trace.look(seq, since_sent_ns);
             }
             self.timeline.record(due_ns, rtt_ns);
         }
