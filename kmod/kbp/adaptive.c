@@ -169,9 +169,9 @@ void kbp_adaptive_think(struct kbp_poller *p)
 	rcu_read_unlock();
 }
 
-/* @asks: it may be polled on; else it is claimed for that at the next look. */
+/* @may_poll: it may be polled on; else it is claimed for that at the next look. */
 static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
-				u64 now_ns, bool asks)
+				u64 now_ns, bool may_poll)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	struct kbp_window_next next =
@@ -179,7 +179,7 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 
 	if (!kbp_is_adaptive(a))
 		next = (struct kbp_window_next) {};
-	if (next.poll && !asks)
+	if (next.poll && !may_poll)
 		next = (struct kbp_window_next) { .sleep_ns = 1 };
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
 	s->ahead_ns = next.ahead_ns;

@@ -9,9 +9,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use kbp_core::host::TRACEFS;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 
