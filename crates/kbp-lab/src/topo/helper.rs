@@ -66,9 +66,13 @@ mod tests {
     fn a_helper_that_lost_its_parent_is_waited_for() {
         // Before the start, because a busy machine may let us go on long after it.
         let begin = Instant::now();
-        let mut child = helper("sleep").arg("0.3").spawn().unwrap();
+        let mut child = helper("sleep").arg("1").spawn().unwrap();
+        // Its environment can be read a moment after it has been started.
+        while running().unwrap().is_none() {
+            assert!(begin.elapsed() < LIMIT, "nobody runs");
+        }
         wait_for_orphans().unwrap();
-        assert!(begin.elapsed() > Duration::from_millis(250));
+        assert!(begin.elapsed() > Duration::from_millis(950));
         child.wait().unwrap();
     }
 }
