@@ -18,13 +18,14 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench vm results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean energy torture torture-short torture-report long soak soak-report lab-debug-kernel
+	lint-kmod uapi clean energy vm-ovs torture torture-short torture-report long soak soak-report lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
 	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make energy         what sleeping, windows and frequencies cost and save, hours; writes docs/results/energy'
+	@echo 'make vm-ovs         the same with the rival of the paper, OVS-DPDK, in the host; writes out/vm-ovs'
 	@echo 'make vm             a virtual machine inside the lab, paper 000: no poller, guest, host, both; writes out/vm'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
@@ -86,15 +87,25 @@ bench: build
 results: build
 	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
 
-# The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads.
+# The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads, and what else
+# lab/vm.sh takes.
 VM	= $(OUT)/vm
 VM_ARGS	= 3 0.3 500 sleep 24
+VM_RUN	= $(KBP) lab run lab/vm.sh --clock virtual --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --nics 2 --module kmod \
+		--module lab/modules/storm --module lab/modules/svmexit --package util-linux --file $(KBP):/usr/bin/kbp \
+		--timeout 240m
+OVS_PACKAGES = openvswitch-common openvswitch-switch openvswitch-switch-dpdk \
+		librte-bus-pci23 librte-bus-vdev23 librte-mempool-ring23 librte-net-e1000-23
 
 vm: build
-	$(KBP) lab run lab/vm.sh --clock virtual --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --mem 1024 --nics 2 --module kmod \
-		--module lab/modules/storm --module lab/modules/svmexit --package util-linux --file $(KBP):/usr/bin/kbp \
-		--out $(VM) --timeout 240m -- $(VM_ARGS)
+	$(VM_RUN) --mem 1024 --out $(VM) -- $(VM_ARGS)
 	scripts/vm-table.py $(VM)/rows.jsonl
+
+# The same with OVS-DPDK between card and machine instead of a bridge.
+vm-ovs: build
+	$(VM_RUN) --mem 1792 $(OVS_PACKAGES:%=--package %) --out $(VM)-ovs -- $(VM_ARGS) \
+		'softirq guest' 'idle guest both' ovs-dpdk
+	scripts/vm-table.py $(wildcard $(VM)/rows.jsonl) $(VM)-ovs/rows.jsonl
 
 energy:
 	$(MAKE) bench STUDY=energy RESULTS=$(RESULTS)/energy

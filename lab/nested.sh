@@ -10,6 +10,9 @@
 NESTED_DIR=/run/nested
 NESTED_TAP=tap0
 NESTED_MAC=52:54:00:4b:60:00
+# Where the machine's card and its memory are, for QEMU: the tap device, unless nested_vhost_user says otherwise.
+NESTED_NETDEV="tap,id=net,ifname=$NESTED_TAP,script=no,downscript=no,vhost=on"
+NESTED_MEMORY=
 
 # nested_with FILE...: files of this guest come to the same place in the machine, programs with their libraries.
 nested_with() {
@@ -40,6 +43,14 @@ nested_tap() {
 	ip link set "$NESTED_TAP" master "$1" up
 }
 
+# nested_vhost_user SOCKET MEMORY_MIB: its card is served by the program that connects there, which sees all of its
+# memory, huge pages of 2 MiB.
+nested_vhost_user() {
+	NESTED_NETDEV="vhost-user,id=net,chardev=net"
+	NESTED_MEMORY="-chardev socket,id=net,path=$1,server=on -machine memory-backend=memory
+		-object memory-backend-memfd,id=memory,size=$2M,share=on,hugetlb=on,hugetlbsize=2M"
+}
+
 # nested_start SECONDS MEMORY_MIB CPUS WORDS: starts it and waits until it takes commands; WORDS go to its kernel.
 nested_start() {
 	modprobe kvm_amd || lab_fail "this processor runs no virtual machines"
@@ -56,13 +67,14 @@ nested_start() {
 	echo 0 > "$NESTED_DIR/id"
 	exec 8<> "$NESTED_DIR/agent.in" 9<> "$NESTED_DIR/agent.out"
 	lab_turns long
+	# shellcheck disable=SC2086 # arguments
 	qemu-system-x86_64 -name nested,debug-threads=on -accel kvm -cpu host -M pc,hpet=off -m "$2" \
 		-smp "$3" -nodefaults -no-user-config -display none -no-reboot -L /usr/share/qemu \
 		-kernel /nested/kernel -initrd "$NESTED_DIR/initramfs" \
 		-append "console=ttyS0 oops=panic panic=-1 no_timer_check tsc=reliable cpu_init_udelay=0 random.trust_cpu=on $4" \
 		-serial "file:$NESTED_DIR/console" -device virtio-serial-pci \
 		-chardev "pipe,id=agent,path=$NESTED_DIR/agent" -device virtserialport,chardev=agent,name=nested.agent \
-		-netdev "tap,id=net,ifname=$NESTED_TAP,script=no,downscript=no,vhost=on" \
+		$NESTED_MEMORY -netdev "$NESTED_NETDEV" \
 		-device "virtio-net-pci,netdev=net,mac=$NESTED_MAC,romfile=" > "$NESTED_DIR/qemu.log" 2>&1 8>&- 9>&- &
 	NESTED_PID=$!
 	lab_defer kill "$NESTED_PID"

@@ -6,12 +6,17 @@
 # trips with the poller in neither, in the machine inside (`guest`), in this one (`host`) and in `both`, idle and while
 # other softirqs compete (section 3.2.5) in the one, the other and both. Run by `make vm`.
 #
-#     vm.sh ROUNDS SECONDS PERIOD_US MODE SIZES CONFIGS LOADS
+#     vm.sh ROUNDS SECONDS PERIOD_US MODE SIZES CONFIGS LOADS SWITCH
+#
+# SWITCH is what lies between the card and the machine inside: `bridge`, with vhost-net, or the rival `ovs-dpdk`, Debian's
+# OVS-DPDK with vhost-user (Fig. 6), which has the card for itself. Its configurations are `softirq` and `guest`, and are
+# named `ovs-dpdk` and `ovs-dpdk+guest` in rows.
 #
 # A row is one line of $OUT/rows.jsonl, and of the output. The module is loaded in both all the time.
 
 . /lab/lib.sh
 . /lab/nested.sh
+. /lab/ovs.sh
 . /lab/vm-lib.sh
 
 ROUNDS=${1:-2}
@@ -19,7 +24,10 @@ SECONDS_OF_ROW=${2:-0.4}
 PERIOD_US=${3:-400}
 MODE=${4:-sleep}
 SIZES=${5:-24}
-CONFIGS=${6:-softirq guest host both}
+SWITCH=${8:-bridge}
+CONFIGS=softirq\ guest
+[ "$SWITCH" != bridge ] || CONFIGS="$CONFIGS host both"
+CONFIGS=${6:-$CONFIGS}
 LOADS=${7:-idle guest host both}
 # What competes: a NAPI instance with bursts of 10 ms, and two hogs, on the CPU of the card.
 STORM="storm --cpu $VM_CPU --hogs $VM_CPU,$VM_CPU --seconds 60 --json"
@@ -49,6 +57,15 @@ load_off() {
 	fi
 }
 
+# named CONFIG: the name of it in a row.
+named() {
+	case $SWITCH:$1 in
+	ovs-dpdk:softirq) echo ovs-dpdk ;;
+	ovs-dpdk:*) echo "ovs-dpdk+$1" ;;
+	*) echo "$1" ;;
+	esac
+}
+
 # row LOAD CONFIG SIZE ROUND
 row() {
 	vm_poller_on "$2" "$MODE"
@@ -64,12 +81,12 @@ row() {
 	load_off "$1"
 	vm_poller_off "$2"
 	account=$(sed -e 's/"histogram_ns":.*"lost"/"lost"/' -e 's/"timeline_ns":\[.*\],"warmup_lost"/"warmup_lost"/' /run/row.json)
-	echo "row {\"load\":\"$1\",\"config\":\"$2\",\"payload\":$3,\"round\":$4,\"net_rx_host\":$host,\"net_rx_guest\":$guest,\"load_host\":$LOAD_HOST,\"load_guest\":$LOAD_GUEST,\"account\":${account:-null}}" |
+	echo "row {\"load\":\"$1\",\"config\":\"$(named "$2")\",\"payload\":$3,\"round\":$4,\"net_rx_host\":$host,\"net_rx_guest\":$guest,\"load_host\":$LOAD_HOST,\"load_guest\":$LOAD_GUEST,\"account\":${account:-null}}" |
 		tee -a /run/rows
 	sed -n 's/^row //p' /run/rows > "$OUT/rows.jsonl"
 }
 
-vm_host_up
+vm_host_up "$SWITCH"
 vm_inner_up
 vm_say "measuring"
 for round in $(seq "$ROUNDS"); do

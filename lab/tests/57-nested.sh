@@ -9,6 +9,7 @@
 
 . /lab/lib.sh
 . /lab/nested.sh
+. /lab/ovs.sh
 . /lab/vm-lib.sh
 
 PINGS=200
@@ -39,7 +40,7 @@ traces() {
 	echo "$nested_answer"
 }
 
-vm_host_up
+vm_host_up bridge
 vm_inner_up
 traces > /run/before
 

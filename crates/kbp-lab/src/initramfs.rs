@@ -78,7 +78,10 @@ impl GuestEntry {
 }
 
 /// Raised when the same parts are put together in another way, so that older archives are not taken for it.
-const FORM: u32 = 2;
+const FORM: u32 = 3;
+
+/// How many links are followed until a path counts as leading nowhere.
+const MAX_LINKS: usize = 8;
 
 /// Files for the guest by their path in it.
 pub(crate) type GuestFiles = BTreeMap<String, GuestEntry>;
@@ -350,7 +353,9 @@ pub(crate) fn add_libraries(
     libraries.dedup();
     for library in libraries {
         if let Some(path) = guest_path(loader.path_in_guest(&library)) {
-            files.insert(path, read_entry(&library)?);
+            if !is_there(files, &path) {
+                files.insert(path, read_entry(&library)?);
+            }
         }
     }
     if files
@@ -363,6 +368,24 @@ pub(crate) fn add_libraries(
         }
     }
     Ok(())
+}
+
+/// Whether a path leads to a file already. A plug-in that is a library, too, is one file with two names: as two files, the
+/// loader would load it twice.
+fn is_there(files: &GuestFiles, path: &str) -> bool {
+    let mut path = path.to_string();
+    for _ in 0..MAX_LINKS {
+        let target = match files.get(&path) {
+            None => return false,
+            Some(GuestEntry::File { .. }) => return true,
+            Some(GuestEntry::Symlink(target)) => Path::new("/").join(&path).with_file_name(target),
+        };
+        match guest_path(&target) {
+            Some(next) => path = next,
+            None => return false,
+        }
+    }
+    false
 }
 
 fn read_entry(path: &Path) -> Result<GuestEntry> {
@@ -418,4 +441,32 @@ fn programs(dir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_a_plug_in_stays_one_file() {
+        let link = |target: &str| GuestEntry::Symlink(target.into());
+        let file = GuestEntry::File {
+            permissions: 0o644,
+            contents: vec![],
+        };
+        let mut files = GuestFiles::new();
+        files.insert("usr/lib/plugins/bus.so.1.0".into(), file);
+        files.insert("usr/lib/plugins/bus.so.1".into(), link("bus.so.1.0"));
+        files.insert("usr/lib/bus.so.1".into(), link("plugins/bus.so.1"));
+        files.insert("usr/lib/absolute.so".into(), link("/lib/bus.so.1"));
+        files.insert("usr/lib/lost.so".into(), link("nowhere.so"));
+        files.insert("usr/lib/up.so".into(), link("../bus.so"));
+        files.insert("usr/lib/circle.so".into(), link("circle.so"));
+        for path in ["usr/lib/plugins/bus.so.1.0", "usr/lib/bus.so.1", "usr/lib/absolute.so"] {
+            assert!(is_there(&files, path), "{path}");
+        }
+        for path in ["usr/lib/lost.so", "usr/lib/up.so", "usr/lib/circle.so", "usr/lib/none.so"] {
+            assert!(!is_there(&files, path), "{path}");
+        }
+    }
 }

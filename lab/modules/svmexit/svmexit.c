@@ -31,7 +31,8 @@ static int at_run(struct kprobe *probe, struct pt_regs *regs)
 {
 	if (this_cpu_read(injected)) {
 		this_cpu_write(injected, false);
-		smp_ops.smp_send_reschedule(smp_processor_id());
+		/* In brackets: newer kernels have a macro of that name. */
+		(smp_ops.smp_send_reschedule)(smp_processor_id());
 	}
 	return 0;
 }
