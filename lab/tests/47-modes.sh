@@ -47,11 +47,11 @@ periodic() {
 # pairs GAP_US: two packets, GAP_US apart, every millisecond; most have to find the device held, by the trace.
 pairs() {
 	printf '%s000\n' "$1" $((1000 - $1)) > /run/pairs
-	pairs_row 0.4
+	pairs_row 0.3
 	echo "work > 0" > "$POLLS/filter"
 	echo > "$TRACING/trace"
 	echo 1 > "$POLLS/enable"
-	pairs_row 0.5
+	pairs_row 0.3
 	echo 0 > "$POLLS/enable"
 	polls=$(grep -c kbp_poll: "$TRACING/trace") met=$(grep -c 'kbp_poll:.*held=1' "$TRACING/trace")
 	echo "pairs $1 us apart: of $polls polls that found packets the device was held in $met"

@@ -11,7 +11,11 @@
 . /lab/net.sh
 
 net_up
-kbp check --module "$MODULES/kbp.ko" || lab_fail "kbp check"
+kbp check --module "$MODULES/kbp.ko" > "$OUT/check" || lab_fail "kbp check: $(cat "$OUT/check")"
+cat "$OUT/check"
+# It says what else takes CPUs: DAMON's thread where there is one, and only there.
+if grep -qs Y /sys/module/damon_stat/parameters/enabled; then damon=1; else damon=0; fi
+[ "$(grep -c kdamond "$OUT/check")" = "$damon" ] || lab_fail "kbp check: notes about DAMON, of $damon"
 kbp_start
 lab_done load
 net_traffic whole --seconds 600 --period-us 3000

@@ -24,6 +24,9 @@ pub const REPLACED_FUNCTIONS: &[&str] =
 /// Where tracefs is mounted, newer place first.
 const TRACEFS: &[&str] = &["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 
+/// Whether DAMON gathers statistics, with a thread of its own.
+const DAMON_STAT: &str = "sys/module/damon_stat/parameters/enabled";
+
 /// The answer to one condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -56,6 +59,8 @@ pub struct Report {
     pub possible: bool,
     /// The conditions in the order in which they matter.
     pub items: Vec<Item>,
+    /// What else on this host makes packets late, a poller or none, with the way to end it. No condition.
+    pub remarks: Vec<String>,
 }
 
 impl Report {
@@ -118,7 +123,19 @@ pub fn check(host: &Host, module: Option<&Path>) -> Result<Report, Error> {
         kernel,
         possible,
         items,
+        remarks: damon_remark(host)?.into_iter().collect(),
     })
+}
+
+/// The statistics of DAMON, which Debian's newest kernels gather from the start.
+fn damon_remark(host: &Host) -> Result<Option<String>, HostError> {
+    if host.read_optional(DAMON_STAT)?.as_deref().map(str::trim) != Some("Y") {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "damon_stat is on: its thread, kdamond, takes some CPU for a millisecond or more at a time, from the programs that \
+         packets are for as well; to end it: echo N > /{DAMON_STAT}, or damon_stat.enabled=N on the kernel command line"
+    )))
 }
 
 fn replaced_functions(file: Option<&ModuleFile>) -> Vec<String> {

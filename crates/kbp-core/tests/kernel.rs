@@ -108,6 +108,18 @@ fn the_kernel_command_line_can_keep_it_out() {
 }
 
 #[test]
+fn what_else_makes_packets_late_is_a_remark() {
+    let machine = good();
+    assert_eq!(check(&machine.host, None).unwrap().remarks, [""; 0]);
+    for (enabled, remarks) in [("Y\n", 1), ("N\n", 0)] {
+        machine.write("sys/module/damon_stat/parameters/enabled", enabled);
+        let report = check(&machine.host, None).unwrap();
+        assert!(report.possible);
+        assert_eq!(report.remarks.len(), remarks, "{enabled}");
+    }
+}
+
+#[test]
 fn a_good_kernel_passes_every_condition() {
     let report = check(&good().host, None).unwrap();
     assert!(
