@@ -8,7 +8,7 @@
 
 # Where the machine waits for the switch.
 OVS_SOCKET=/run/openvswitch/vm.sock
-# MiB of huge pages for DPDK's own buffers.
+# MiB of huge pages for DPDK. It is told that this is all, or its pools of buffers take what the machine needs.
 OVS_MEMORY=128
 
 # ovs_up CARD CPU MEMORY_MIB: the switch with that card, polled by a thread on that CPU; huge pages for a machine with so
@@ -18,8 +18,9 @@ ovs_up() {
 	mkdir -p "$OVS_RUNDIR" /dev/hugepages
 	# DPDK loads no driver from below a directory that all may write to.
 	chmod 755 /
-	echo $((($3 + OVS_MEMORY) / 2)) > /proc/sys/vm/nr_hugepages
-	[ "$(cat /proc/sys/vm/nr_hugepages)" -ge $((($3 + OVS_MEMORY) / 2)) ] || lab_fail "too little memory for huge pages"
+	ovs_pages=$((($3 + OVS_MEMORY) / 2))
+	echo "$ovs_pages" > /proc/sys/vm/nr_hugepages
+	[ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$ovs_pages" ] || lab_fail "too little memory for huge pages"
 	mount -t hugetlbfs none /dev/hugepages || lab_fail "hugetlbfs"
 	modprobe tun || lab_fail "tun"
 	ovs_take_card "$1"
@@ -48,7 +49,7 @@ ovs_start() {
 		2> "$OVS_RUNDIR/db.err" || lab_fail "ovsdb-server: $(cat "$OVS_RUNDIR/db.err")"
 	ovs-vsctl --no-wait init
 	ovs-vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true "other_config:dpdk-socket-mem=$OVS_MEMORY" \
-		other_config:dpdk-lcore-mask=0x1 "other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << $1)))" \
+		"other_config:dpdk-socket-limit=$OVS_MEMORY" other_config:dpdk-lcore-mask=0x1 "other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << $1)))" \
 		"other_config:dpdk-extra=--no-telemetry -a $OVS_PCI" || lab_fail "ovs-vsctl"
 	/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk "unix:$OVS_RUNDIR/db.sock" --pidfile --detach --log-file \
 		2> "$OVS_RUNDIR/switch.err" || lab_fail "OVS-DPDK does not start: $(tail -n 20 "$OVS_RUNDIR/switch.err")"
