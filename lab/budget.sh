@@ -35,7 +35,7 @@ card_up() {
 
 # polled COUNTER: of the poller, 0 without one.
 polled() {
-	polled=$(kbp_counter_of "$NET_CPU" "$1")
+	polled=$(kbp_counter "$1")
 	echo "${polled:-0}"
 }
 

@@ -93,7 +93,7 @@ net_limit_others() {
 
 # kbp_counter NAME: a counter of the poller on NET_CPU.
 kbp_counter() {
-	kbp stats --json | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" | head -n 1
+	kbp_counter_of "$NET_CPU" "$1"
 }
 
 # kbp_counter_of CPU NAME: of the poller on that CPU.

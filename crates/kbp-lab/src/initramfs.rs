@@ -462,10 +462,19 @@ mod tests {
         files.insert("usr/lib/lost.so".into(), link("nowhere.so"));
         files.insert("usr/lib/up.so".into(), link("../bus.so"));
         files.insert("usr/lib/circle.so".into(), link("circle.so"));
-        for path in ["usr/lib/plugins/bus.so.1.0", "usr/lib/bus.so.1", "usr/lib/absolute.so"] {
+        for path in [
+            "usr/lib/plugins/bus.so.1.0",
+            "usr/lib/bus.so.1",
+            "usr/lib/absolute.so",
+        ] {
             assert!(is_there(&files, path), "{path}");
         }
-        for path in ["usr/lib/lost.so", "usr/lib/up.so", "usr/lib/circle.so", "usr/lib/none.so"] {
+        for path in [
+            "usr/lib/lost.so",
+            "usr/lib/up.so",
+            "usr/lib/circle.so",
+            "usr/lib/none.so",
+        ] {
             assert!(!is_there(&files, path), "{path}");
         }
     }

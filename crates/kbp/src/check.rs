@@ -28,7 +28,12 @@ pub fn run(args: CheckArgs, context: &Context) -> Result<ExitCode> {
     } else {
         print::line(format!("kernel {}", report.kernel))?;
         print::lines(report.items.iter().map(describe))?;
-        print::lines(report.remarks.iter().map(|remark| format!("  note     {remark}")))?;
+        print::lines(
+            report
+                .remarks
+                .iter()
+                .map(|remark| format!("  note     {remark}")),
+        )?;
         print::line(match report.possible {
             true => "kbp can work on this kernel".into(),
             false => format!("kbp can't work on this kernel: {}", report.reason()),

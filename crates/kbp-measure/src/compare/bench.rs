@@ -4,9 +4,9 @@
 //!
 //! Not here: which cells, and what is kept of them ([`super::plan`], [`super::engine`]); one row ([`super::row`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::engine::{Bench, Go, Measured};
 use super::place_of::{can_run, Path, PathOptions};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::load::{Load, LoadConfig, Running};
 use crate::mechanism::{leftover, Active, Mechanism, MechanismConfig};
-use crate::result::{Row, RowNs};
+use crate::result::{LoadDone, Row, RowNs};
 use crate::tester::openloop::OpenLoopConfig;
 use crate::tester::pingpong::{ClientConfig, Stop};
 use crate::trace::Trace;
@@ -242,7 +242,7 @@ impl<'a> Machine<'a> {
     ) -> Result<()> {
         let Some(up) = &self.up else { return Ok(()) };
         let active = Active::set_up(mode, &up.rig, &self.options.mechanisms)?;
-        let traced = loaded(load, &self.loads, || {
+        let traced = loaded(load, &self.loads, |_| {
             let trace = Trace::set_up(up.rig.cpus.poller)?;
             let label = Label {
                 path: &up.name,
@@ -393,10 +393,10 @@ fn rows(
         load: &cell.load,
         round: cell.round,
     };
-    let mut rows = loaded(load, loads, || {
+    let mut rows = loaded(load, loads, |running| {
         let mut rows = Vec::new();
         for traffic in options.traffics(options.row_ns.of(load.name())) {
-            let row = row::ours(&up.ends, &traffic, watch, label)?;
+            let row = beside(running, || row::ours(&up.ends, &traffic, watch, label))?;
             rows.push(proved(active, row)?);
             if interrupt::requested() {
                 return Ok(rows);
@@ -404,7 +404,9 @@ fn rows(
         }
         if cell.third_party && options.third_party_s > 0 && !interrupt::requested() {
             let (size, seconds) = (options.client.payload_len, options.third_party_s);
-            let row = row::sockperf(&up.ends, size, seconds, watch, label)?;
+            let row = beside(running, || {
+                row::sockperf(&up.ends, size, seconds, watch, label)
+            })?;
             rows.push(proved(active, row)?);
         }
         Ok(rows)
@@ -432,10 +434,14 @@ fn proved(active: &Active, row: Row) -> Result<Row> {
 }
 
 /// Does `work` while `load` runs, and sees that it ran.
-fn loaded<T>(load: Load, loads: &LoadConfig, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn loaded<T>(
+    load: Load,
+    loads: &LoadConfig,
+    work: impl FnOnce(&Running) -> Result<T>,
+) -> Result<T> {
     let running = Running::start(load, loads)?;
     let before = running.progress()?;
-    let done = work();
+    let done = work(&running);
     let moved = running.require_moved_since(&before);
     running.stop()?;
     let done = done?;
@@ -443,6 +449,22 @@ fn loaded<T>(load: Load, loads: &LoadConfig, work: impl FnOnce() -> Result<T>) -
         moved?;
     }
     Ok(done)
+}
+
+/// A row, with what the load beside it did meanwhile.
+fn beside(running: &Running, measure: impl FnOnce() -> Result<Row>) -> Result<Row> {
+    let (before, begin) = (running.progress()?, Instant::now());
+    let mut row = measure()?;
+    let done = running.progress()?.since(&before);
+    let counts = done.counts.iter();
+    let counts: BTreeMap<_, _> = counts
+        .map(|count| (count.name.to_owned(), count.total))
+        .collect();
+    row.load_done = (!counts.is_empty()).then(|| LoadDone {
+        span_ns: begin.elapsed().as_nanos() as u64,
+        counts,
+    });
+    Ok(row)
 }
 
 /// The first row of a path is never like the others: caches, page faults, code that is translated for the first time.

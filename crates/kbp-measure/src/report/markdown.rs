@@ -27,7 +27,8 @@ Made from the result files of this folder; do not edit. Round trips in µs, all 
 stands with its 95 % interval (bootstrap over rounds and round trips); an interval that holds 1 is *no difference
 shown*. The best rival is the mechanism of others with the lowest p99 in the same group. `NET_RX` and `hardIRQ` are the
 softirqs on the poller's CPU and the receive interrupts of a row (mean), `threads` the CPU time of what the mechanism
-brings: NAPI threads, or the poller, whose own count of packets is the last column. A ping whose time comes while the
+brings: NAPI threads, or the poller, whose own count of packets is in `packets`; `load` is what the load itself did, mean
+of the rounds that say it. A ping whose time comes while the
 answer to the one before is awaited is *skipped*: the more were, the more do the percentiles flatter that mechanism.
 ";
 
@@ -110,7 +111,7 @@ fn provenance(run: &Run) -> String {
 }
 
 fn path_table(groups: &[&Group]) -> String {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         "load",
         "mechanism",
         "n",
@@ -125,13 +126,41 @@ fn path_table(groups: &[&Group]) -> String {
         "hardIRQ",
         "threads",
         "packets",
-    ]);
+    ];
+    let mut cells = groups.iter().flat_map(|group| &group.cells);
+    let has_load = cells.any(|cell| load_did(cell).is_some());
+    columns.extend(has_load.then_some("load"));
+    let mut table = Table::new(&columns);
     for group in groups {
         for cell in &group.cells {
-            table.row(&line(group, cell));
+            let mut line = line(group, cell);
+            line.extend(has_load.then(|| load_did(cell).unwrap_or_default()));
+            table.row(&line);
         }
     }
     table.0
+}
+
+/// What the load of a cell did, a second: packets, and bits of what was delivered. `None` where no row says it.
+fn load_did(cell: &Cell) -> Option<String> {
+    let rows = || cell.rows.iter().filter_map(|row| row.load_done.as_ref());
+    let seconds = rows().map(|done| done.span_ns).sum::<u64>() as f64 / 1e9;
+    let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, total) in rows().flat_map(|done| &done.counts) {
+        *totals.entry(name).or_default() += total;
+    }
+    let figures = totals.iter().filter_map(|(name, total)| {
+        let a_second = *total as f64 / seconds;
+        match name.strip_suffix("_bytes") {
+            Some(stream) if !stream.ends_with("_skipped") => {
+                Some(format!("{stream} {:.1} Mbit/s", a_second * 8.0 / 1e6))
+            }
+            None if *name == "packets" => Some(format!("{} packets/s", count(a_second as u64))),
+            _ => None,
+        }
+    });
+    let figures = figures.collect::<Vec<_>>().join(", ");
+    (seconds > 0.0 && !figures.is_empty()).then_some(figures)
 }
 
 fn line(group: &Group, cell: &Cell) -> Vec<String> {
@@ -298,6 +327,44 @@ mod tests {
     use super::*;
     use crate::report::run::merge;
     use crate::result::tests::sample;
+    use crate::result::LoadDone;
+
+    #[test]
+    fn what_a_load_did_is_a_column_where_a_row_says_it() {
+        let done = |span_ns, counts: &[(&str, u64)]| LoadDone {
+            span_ns,
+            counts: counts
+                .iter()
+                .map(|(name, n)| ((*name).into(), *n))
+                .collect(),
+        };
+        let mut file = sample();
+        let text = of(&merge(vec![("a.json".into(), file.clone())]));
+        assert!(!text.contains("packets | load |"), "{text}");
+        let mut rows = file
+            .rows
+            .iter_mut()
+            .filter(|row| row.load == "storm" && row.mode == "softirq");
+        let counts = [
+            ("udp_bytes", 12_500_000),
+            ("udp_skipped_bytes", 9),
+            ("packets", 400),
+            ("polls", 7),
+        ];
+        rows.next().unwrap().load_done = Some(done(500_000_000, &counts));
+        let text = of(&merge(vec![("a.json".into(), file)]));
+        assert!(text.contains("packets | load |"), "{text}");
+        assert!(
+            text.contains("| 800 packets/s, udp 200.0 Mbit/s |"),
+            "{text}"
+        );
+        let widths = text
+            .lines()
+            .filter(|line| line.starts_with("| storm | ") || line.starts_with("| idle | "));
+        let widths: std::collections::BTreeSet<usize> =
+            widths.map(|line| line.matches('|').count()).collect();
+        assert_eq!(widths, [16].into(), "{text}");
+    }
 
     #[test]
     fn mechanisms_reasons_and_paths_are_all_there() {

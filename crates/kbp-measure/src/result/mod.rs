@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 mod row;
 mod usage;
 
-pub use row::{Bulk, OneWay, OpenLoop, PollerDelta, Row, RttNs, Throughput, Witness};
+pub use row::{Bulk, LoadDone, OneWay, OpenLoop, PollerDelta, Row, RttNs, Throughput, Witness};
 pub use usage::{CpuTimes, CpuUse, Energy, EnergyEstimate, FrequencyUse, IdleUse};
 
 /// The schema that this version writes and reads.

@@ -103,6 +103,9 @@ pub struct Row {
     /// The rates of a bulk transfer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bulk: Option<Bulk>,
+    /// What the load did meanwhile; absent for one that counts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_done: Option<LoadDone>,
 }
 
 fn nic() -> String {
@@ -111,6 +114,15 @@ fn nic() -> String {
 
 fn ping_pong() -> String {
     "ping-pong".into()
+}
+
+/// What a load did beside a row, from before the row's warm-up to its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadDone {
+    /// How long that was, nanoseconds.
+    pub span_ns: u64,
+    /// The load's own counts of it: `packets`, `udp_bytes`, and what else docs/reference/loads.md names.
+    pub counts: BTreeMap<String, u64>,
 }
 
 /// The account of an open loop: frames sent when they are due, whatever comes back. `n` of the row
