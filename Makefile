@@ -26,8 +26,8 @@ help:
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make energy         what sleeping, windows and frequencies cost and save, hours; writes docs/results/energy'
 	@echo 'make budget         what the small budgets of class normal cost a bulk packet, in instructions'
-	@echo 'make vm-ovs         the same with the rival of the paper, OVS-DPDK, in the host; writes out/vm-ovs'
-	@echo 'make vm             a virtual machine inside the lab, paper 000: no poller, guest, host, both; writes out/vm'
+	@echo 'make vm-ovs         the same with the rival of the paper, OVS-DPDK, in the host; writes out/vm/KERNEL-ovs'
+	@echo 'make vm             a virtual machine inside the lab, paper 000: no poller, guest, host, both; writes out/vm/KERNEL'
 	@echo 'make test           unit tests, and the lab tests on the kernel $(KERNEL)'
 	@echo 'make test-host      unit tests only'
 	@echo 'make test-kernels   build, load, serve, unload on every kernel: one table; KERNELS="6.1 7.3" for some, WIDE=1 for more tests'
@@ -88,9 +88,9 @@ bench: build
 results: build
 	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
 
-# The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads, and what else
-# lab/vm.sh takes.
-VM	= $(OUT)/vm
+# The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads, configurations,
+# loads; those that are left out are all.
+VM	= $(OUT)/vm/$(KERNEL)
 VM_ARGS	= 3 0.3 500 sleep 24
 VM_RUN	= $(KBP) lab run lab/vm.sh --clock virtual --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --nics 2 --module kmod \
 		--module lab/modules/storm --module lab/modules/svmexit --package util-linux --file $(KBP):/usr/bin/kbp \
@@ -99,14 +99,13 @@ OVS_PACKAGES = openvswitch-common openvswitch-switch openvswitch-switch-dpdk \
 		librte-bus-pci23 librte-bus-vdev23 librte-mempool-ring23 librte-net-e1000-23
 
 vm: build
-	$(VM_RUN) --mem 1024 --out $(VM) -- $(VM_ARGS)
+	$(VM_RUN) --mem 1024 --out $(VM) -- bridge $(VM_ARGS)
 	scripts/vm-table.py $(VM)/rows.jsonl
 
 # The same with OVS-DPDK between card and machine instead of a bridge.
 vm-ovs: build
-	$(VM_RUN) --mem 1792 $(OVS_PACKAGES:%=--package %) --out $(VM)-ovs -- $(VM_ARGS) \
-		'softirq guest' 'idle guest both' ovs-dpdk
-	scripts/vm-table.py $(wildcard $(VM)/rows.jsonl) $(VM)-ovs/rows.jsonl
+	$(VM_RUN) --mem 1792 $(OVS_PACKAGES:%=--package %) --out $(VM)-ovs -- ovs-dpdk $(VM_ARGS)
+	scripts/vm-table.py $(VM)-ovs/rows.jsonl
 
 # What a budget costs a bulk packet: instructions, from 64 packets a poll down to 1.
 budget: build

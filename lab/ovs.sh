@@ -47,13 +47,15 @@ ovs_start() {
 	ovsdb-tool create "$OVS_RUNDIR/conf.db" /usr/share/openvswitch/vswitch.ovsschema || lab_fail "ovsdb-tool"
 	ovsdb-server --remote="punix:$OVS_RUNDIR/db.sock" --pidfile --detach --log-file "$OVS_RUNDIR/conf.db" \
 		2> "$OVS_RUNDIR/db.err" || lab_fail "ovsdb-server: $(cat "$OVS_RUNDIR/db.err")"
-	ovs-vsctl --no-wait init
+	lab_defer ovs_down ovsdb-server
+	ovs-vsctl --no-wait init || lab_fail "ovs-vsctl init"
 	ovs-vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true "other_config:dpdk-socket-mem=$OVS_MEMORY" \
-		"other_config:dpdk-socket-limit=$OVS_MEMORY" other_config:dpdk-lcore-mask=0x1 "other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << $1)))" \
+		"other_config:dpdk-socket-limit=$OVS_MEMORY" other_config:dpdk-lcore-mask=0x1 \
+		"other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << $1)))" \
 		"other_config:dpdk-extra=--no-telemetry -a $OVS_PCI" || lab_fail "ovs-vsctl"
 	/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk "unix:$OVS_RUNDIR/db.sock" --pidfile --detach --log-file \
 		2> "$OVS_RUNDIR/switch.err" || lab_fail "OVS-DPDK does not start: $(tail -n 20 "$OVS_RUNDIR/switch.err")"
-	lab_defer ovs_down
+	lab_defer ovs_down ovs-vswitchd-dpdk
 }
 
 ovs_must() {
@@ -61,5 +63,5 @@ ovs_must() {
 }
 
 ovs_down() {
-	kill "$(cat "$OVS_RUNDIR/ovs-vswitchd-dpdk.pid")" "$(cat "$OVS_RUNDIR/ovsdb-server.pid")"
+	kill "$(cat "$OVS_RUNDIR/$1.pid")"
 }

@@ -6,11 +6,11 @@
 # trips with the poller in neither, in the machine inside (`guest`), in this one (`host`) and in `both`, idle and while
 # other softirqs compete (section 3.2.5) in the one, the other and both. Run by `make vm`.
 #
-#     vm.sh ROUNDS SECONDS PERIOD_US MODE SIZES CONFIGS LOADS SWITCH
+#     vm.sh SWITCH [ROUNDS SECONDS PERIOD_US MODE SIZES CONFIGS LOADS]
 #
 # SWITCH is what lies between the card and the machine inside: `bridge`, with vhost-net, or the rival `ovs-dpdk`, Debian's
-# OVS-DPDK with vhost-user (Fig. 6), which has the card for itself. Its configurations are `softirq` and `guest`, and are
-# named `ovs-dpdk` and `ovs-dpdk+guest` in rows.
+# OVS-DPDK with vhost-user (Fig. 6). That has the card, and a CPU, for itself: its configurations are `softirq` and
+# `guest`, named `ovs-dpdk` and `ovs-dpdk+guest` in rows, and what competes in the host competes where no packet goes.
 #
 # A row is one line of $OUT/rows.jsonl, and of the output. The module is loaded in both all the time.
 
@@ -19,16 +19,16 @@
 . /lab/ovs.sh
 . /lab/vm-lib.sh
 
-ROUNDS=${1:-2}
-SECONDS_OF_ROW=${2:-0.4}
-PERIOD_US=${3:-400}
-MODE=${4:-sleep}
-SIZES=${5:-24}
-SWITCH=${8:-bridge}
+SWITCH=$1
 CONFIGS=softirq\ guest
 [ "$SWITCH" != bridge ] || CONFIGS="$CONFIGS host both"
-CONFIGS=${6:-$CONFIGS}
-LOADS=${7:-idle guest host both}
+ROUNDS=${2:-2}
+SECONDS_OF_ROW=${3:-0.4}
+PERIOD_US=${4:-400}
+MODE=${5:-sleep}
+SIZES=${6:-24}
+CONFIGS=${7:-$CONFIGS}
+LOADS=${8:-idle guest host both}
 # What competes: a NAPI instance with bursts of 10 ms, and two hogs, on the CPU of the card.
 STORM="storm --cpu $VM_CPU --hogs $VM_CPU,$VM_CPU --seconds 60 --json"
 
@@ -86,6 +86,9 @@ row() {
 	sed -n 's/^row //p' /run/rows > "$OUT/rows.jsonl"
 }
 
+case "$SWITCH $CONFIGS" in
+ovs-dpdk*host* | ovs-dpdk*both*) lab_fail "no poller of the host serves a card that OVS-DPDK has" ;;
+esac
 vm_host_up "$SWITCH"
 vm_inner_up
 vm_say "measuring"

@@ -55,7 +55,7 @@ pairs() {
 	echo 0 > "$POLLS/enable"
 	polls=$(grep -c kbp_poll: "$TRACING/trace") met=$(grep -c 'kbp_poll:.*held=1' "$TRACING/trace")
 	echo "pairs $1 us apart: of $polls polls that found packets the device was held in $met"
-	[ "$polls" -ge 500 ] || lab_fail "pairs: there were $polls polls only"
+	[ "$polls" -ge 400 ] || lab_fail "pairs: there were $polls polls only"
 	[ $((met * 20)) -ge $((polls * 19)) ] || lab_fail "pairs $1 us apart: it was not awake before their packets"
 }
 

@@ -123,19 +123,17 @@ pub fn check(host: &Host, module: Option<&Path>) -> Result<Report, Error> {
         kernel,
         possible,
         items,
-        remarks: damon_remark(host)?.into_iter().collect(),
+        remarks: damon_remark(host).into_iter().collect(),
     })
 }
 
-/// The statistics of DAMON, which Debian's newest kernels gather from the start.
-fn damon_remark(host: &Host) -> Result<Option<String>, HostError> {
-    if host.read_optional(DAMON_STAT)?.as_deref().map(str::trim) != Some("Y") {
-        return Ok(None);
-    }
-    Ok(Some(format!(
+/// The statistics of DAMON, which Debian's newest kernels gather from the start. Only root may read whether they are on.
+fn damon_remark(host: &Host) -> Option<String> {
+    let enabled = host.read_trimmed(DAMON_STAT).ok()?;
+    (enabled == "Y").then(|| format!(
         "damon_stat is on: its thread, kdamond, takes some CPU for a millisecond or more at a time, from the programs that \
          packets are for as well; to end it: echo N > /{DAMON_STAT}, or damon_stat.enabled=N on the kernel command line"
-    )))
+    ))
 }
 
 fn replaced_functions(file: Option<&ModuleFile>) -> Vec<String> {

@@ -117,6 +117,15 @@ fn what_else_makes_packets_late_is_a_remark() {
         assert!(report.possible);
         assert_eq!(report.remarks.len(), remarks, "{enabled}");
     }
+    // Who may not read it gets a report without the remark.
+    let unreadable = good();
+    fs::create_dir_all(
+        unreadable
+            .host
+            .path("sys/module/damon_stat/parameters/enabled"),
+    )
+    .unwrap();
+    assert_eq!(check(&unreadable.host, None).unwrap().remarks, [""; 0]);
 }
 
 #[test]

@@ -371,7 +371,7 @@ pub(crate) fn add_libraries(
 }
 
 /// Whether a path leads to a file already. A plug-in that is a library, too, is one file with two names: as two files, the
-/// loader would load it twice.
+/// loader would load it twice. A link that goes up (`..`) is not followed, and leads to none.
 fn is_there(files: &GuestFiles, path: &str) -> bool {
     let mut path = path.to_string();
     for _ in 0..MAX_LINKS {
@@ -460,7 +460,7 @@ mod tests {
         files.insert("usr/lib/bus.so.1".into(), link("plugins/bus.so.1"));
         files.insert("usr/lib/absolute.so".into(), link("/lib/bus.so.1"));
         files.insert("usr/lib/lost.so".into(), link("nowhere.so"));
-        files.insert("usr/lib/up.so".into(), link("../bus.so"));
+        files.insert("usr/lib/up.so".into(), link("../lib/bus.so.1"));
         files.insert("usr/lib/circle.so".into(), link("circle.so"));
         for path in [
             "usr/lib/plugins/bus.so.1.0",

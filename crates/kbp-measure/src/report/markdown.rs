@@ -27,8 +27,8 @@ Made from the result files of this folder; do not edit. Round trips in µs, all 
 stands with its 95 % interval (bootstrap over rounds and round trips); an interval that holds 1 is *no difference
 shown*. The best rival is the mechanism of others with the lowest p99 in the same group. `NET_RX` and `hardIRQ` are the
 softirqs on the poller's CPU and the receive interrupts of a row (mean), `threads` the CPU time of what the mechanism
-brings: NAPI threads, or the poller, whose own count of packets is in `packets`; `load` is what the load itself did, mean
-of the rounds that say it. A ping whose time comes while the
+brings: NAPI threads, or the poller, whose own count of packets is in `packets`; `load did`, where rows say it, is what the load
+itself delivered. A ping whose time comes while the
 answer to the one before is awaited is *skipped*: the more were, the more do the percentiles flatter that mechanism.
 ";
 
@@ -129,7 +129,7 @@ fn path_table(groups: &[&Group]) -> String {
     ];
     let mut cells = groups.iter().flat_map(|group| &group.cells);
     let has_load = cells.any(|cell| load_did(cell).is_some());
-    columns.extend(has_load.then_some("load"));
+    columns.extend(has_load.then_some("load did"));
     let mut table = Table::new(&columns);
     for group in groups {
         for cell in &group.cells {
@@ -151,11 +151,10 @@ fn load_did(cell: &Cell) -> Option<String> {
     }
     let figures = totals.iter().filter_map(|(name, total)| {
         let a_second = *total as f64 / seconds;
-        match name.strip_suffix("_bytes") {
-            Some(stream) if !stream.ends_with("_skipped") => {
-                Some(format!("{stream} {:.1} Mbit/s", a_second * 8.0 / 1e6))
-            }
-            None if *name == "packets" => Some(format!("{} packets/s", count(a_second as u64))),
+        match *name {
+            "udp_bytes" => Some(format!("UDP {:.1} Mbit/s", a_second * 8.0 / 1e6)),
+            "tcp_bytes" => Some(format!("TCP {:.1} Mbit/s", a_second * 8.0 / 1e6)),
+            "packets" => Some(format!("{} packets/s", count(a_second as u64))),
             _ => None,
         }
     });
@@ -340,7 +339,7 @@ mod tests {
         };
         let mut file = sample();
         let text = of(&merge(vec![("a.json".into(), file.clone())]));
-        assert!(!text.contains("packets | load |"), "{text}");
+        assert!(!text.contains("packets | load did |"), "{text}");
         let mut rows = file
             .rows
             .iter_mut()
@@ -353,9 +352,9 @@ mod tests {
         ];
         rows.next().unwrap().load_done = Some(done(500_000_000, &counts));
         let text = of(&merge(vec![("a.json".into(), file)]));
-        assert!(text.contains("packets | load |"), "{text}");
+        assert!(text.contains("packets | load did |"), "{text}");
         assert!(
-            text.contains("| 800 packets/s, udp 200.0 Mbit/s |"),
+            text.contains("| 800 packets/s, UDP 200.0 Mbit/s |"),
             "{text}"
         );
         let widths = text
