@@ -24,15 +24,6 @@ fi
 FRAMES=64
 CARDS=eth0\ eth1
 
-card_up() {
-	ip link set "$1" promisc on up
-	lab_wait_for 30 grep -q 1 "/sys/class/net/$1/carrier"
-	ethtool -C "$1" rx-usecs 0 || lab_fail "ethtool -C $1"
-	awk -v dev="$1" 'index($NF, dev) == 1 { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
-		echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
-	done
-}
-
 # polled COUNTER: of the poller, 0 without one.
 polled() {
 	polled=$(kbp_counter "$1")
@@ -69,13 +60,12 @@ for card in $CARDS; do
 	ip link set "$card" up
 done
 for card in $CARDS; do
-	card_up "$card"
+	circle_card "$card" "$NET_CPU"
 done
 # shellcheck disable=SC2086 # two cards
 circle_begin $CARDS
 lab_quickly kbp load --module "$MODULES/kbp.ko" > /dev/null || lab_fail "kbp load"
-kbp measure sockets send raw --dev eth0 --to 10.0.0.1:7000 --to-mac "$(cat /sys/class/net/eth1/address)" \
-	--count "$FRAMES" --burst "$FRAMES" > /dev/null || lab_fail "cannot send"
+circle_send "$FRAMES" eth0 eth1
 circle_row "$ROW_SECONDS" warm-up eth0 eth1
 for _ in $(seq "$ROUNDS"); do
 	row softirq

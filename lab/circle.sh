@@ -4,8 +4,6 @@
 # Frames that go round by themselves: what an interface receives it sends again. With two interfaces on one wire, or the
 # two ends of a veth, nothing else in the machine is needed to keep the receive path busy; on the virtual clock, the time
 # that a frame takes is the number of instructions that it costs. Source it after lib.sh.
-#
-# The frames have to come from outside of this file.
 
 circle_init() {
 	echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
@@ -19,6 +17,26 @@ circle_redirect() {
 	circle_from=$1 circle_to=$2 circle_priority=$3
 	tc filter add dev "$circle_from" ingress prio "$circle_priority" protocol all u32 match u32 0 0 \
 		action mirred egress redirect dev "$circle_to" || lab_fail "tc filter add dev $circle_from"
+}
+
+# circle_card CARD CPU: a card for a circle: its interrupts come at once, and to that CPU, so that this serves everything.
+# Both ends of the wire have to be up.
+circle_card() {
+	ip link set "$1" promisc on
+	lab_wait_for 30 grep -q 1 "/sys/class/net/$1/carrier"
+	ethtool -C "$1" rx-usecs 0 || lab_fail "ethtool -C $1"
+	awk -v dev="$1" 'index($NF, dev) == 1 { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
+		echo "$2" > "/proc/irq/$irq/smp_affinity_list"
+	done
+}
+
+# circle_send FRAMES FROM TO [OPTION...]: frames that the one interface sends to the other, in one burst.
+circle_send() {
+	circle_frames=$1 circle_from=$2 circle_to=$3
+	shift 3
+	kbp measure sockets send raw --dev "$circle_from" --to 10.0.0.1:7000 \
+		--to-mac "$(cat "/sys/class/net/$circle_to/address")" --count "$circle_frames" --burst "$circle_frames" "$@" \
+		> /dev/null || lab_fail "cannot send by $circle_from"
 }
 
 # circle_begin DEV...: from now on these interfaces send what they receive.

@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 #
 # A KVM host and its virtual machine, as in paper 000: a card, a bridge and vhost-net here, a UDP server in the machine
-# inside, the tester in the namespace `tester` at the other end of the wire. Source it after lib.sh and nested.sh.
+# inside, the tester in the namespace `tester` at the other end of the wire. Source it after lib.sh, nested.sh and ovs.sh.
 #
 # CPUs here: 0 tester and everything else, 1 card and its softirqs, 2 vhost worker or OVS-DPDK's poll-mode driver, 3 and
 # 4 the vCPUs. In the machine inside: 0 server, 1 card and its softirqs.

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The rows of lab/vm.sh as tables: `vm-table.py rows.jsonl...`. Times in microseconds, the lowest and the highest round.
+"""The rows of lab/vm.sh as tables: `vm-table.py rows.jsonl`. Times in microseconds, the lowest and the highest round.
 
 Not here: measuring, and any judgement but the ratio that the rows themselves give.
 """
@@ -44,8 +44,8 @@ def line(config, rows, stock):
     return "| " + " | ".join([f"`{config}`", *figures, ratio, f"{trips:,}", str(lost), *softirqs]) + " |"
 
 
-def main(paths):
-    rows = [json.loads(text) for path in paths for text in pathlib.Path(path).read_text().splitlines() if text]
+def main(path):
+    rows = [json.loads(text) for text in pathlib.Path(path).read_text().splitlines() if text]
     for (payload, load), configs in cells(rows).items():
         # 14 of Ethernet, 20 of IP, 8 of UDP and the 4 of the frame's sum.
         print(f"### {payload + 46} bytes, load `{load}`\n")
@@ -57,4 +57,4 @@ def main(paths):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1])

@@ -13,16 +13,6 @@
 ROUNDS=3
 ROW_SECONDS=0.3
 
-# The frame's interrupts come at once, and everything that serves it is on one CPU.
-card_up() {
-	ip link set "$1" promisc on up
-	lab_wait_for 30 grep -q 1 "/sys/class/net/$1/carrier"
-	ethtool -C "$1" rx-usecs 0 || lab_fail "ethtool -C $1"
-	awk -v dev="$1" 'index($NF, dev) == 1 { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
-		echo 2 > "/proc/irq/$irq/smp_affinity_list"
-	done
-}
-
 row() {
 	circle_row "$ROW_SECONDS" "$1" eth0 eth1
 	[ "$CIRCLE_RATE" -gt 1000 ] || lab_fail "the frame does not go round"
@@ -31,11 +21,10 @@ row() {
 circle_init
 ip link set eth1 up
 ip link set eth0 up
-card_up eth0
-card_up eth1
+circle_card eth0 2
+circle_card eth1 2
 circle_begin eth0 eth1
-kbp measure sockets send raw --dev eth0 --to 10.0.0.1:7000 --to-mac "$(cat /sys/class/net/eth1/address)" --count 1 \
-	--burst 1 > /dev/null || lab_fail "cannot send"
+circle_send 1 eth0 eth1
 row warm-up
 for _ in $(seq "$ROUNDS"); do
 	row without

@@ -107,18 +107,13 @@ veths_up() {
 	done
 }
 
-# circle NAME CPU: its frames stay on that CPU, because the peer of a veth receives where the veth sends.
-circle() {
-	kbp measure sockets send raw --dev "${1}0" --to 10.0.0.1:7000 --to-mac "$(cat "/sys/class/net/${1}1/address")" \
-		--count "$FRAMES" --burst "$FRAMES" --cpu "$2" > /dev/null || lab_fail "cannot send by ${1}0"
-}
-
-# veths CPU CPU: a circle in each of two backlogs, or both in one.
+# veths CPU CPU: a circle in each of two backlogs, or both in one. Frames stay on the CPU that sends them first, because
+# the peer of a veth receives where the veth sends.
 veths() {
 	at2=$(kbp_counter_of 2 packets) at3=$(kbp_counter_of 3 packets)
 	circle_begin v0 v1 w0 w1
-	circle v "$1"
-	circle w "$2"
+	circle_send "$FRAMES" v0 v1 --cpu "$1"
+	circle_send "$FRAMES" w0 w1 --cpu "$2"
 	circle_row "$ROW_SECONDS" "veths, pollers of CPUs $1 and $2" v0 v1 w0 w1
 	circle_end $((2 * FRAMES)) v0 v1 w0 w1
 	echo "  of them the poller of CPU 2 had $(($(kbp_counter_of 2 packets) - at2)), that of CPU 3 $(($(kbp_counter_of 3 packets) - at3))"

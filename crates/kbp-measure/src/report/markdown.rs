@@ -27,9 +27,9 @@ Made from the result files of this folder; do not edit. Round trips in µs, all 
 stands with its 95 % interval (bootstrap over rounds and round trips); an interval that holds 1 is *no difference
 shown*. The best rival is the mechanism of others with the lowest p99 in the same group. `NET_RX` and `hardIRQ` are the
 softirqs on the poller's CPU and the receive interrupts of a row (mean), `threads` the CPU time of what the mechanism
-brings: NAPI threads, or the poller, whose own count of packets is in `packets`; `load did`, where rows say it, is what the load
-itself delivered. A ping whose time comes while the
-answer to the one before is awaited is *skipped*: the more were, the more do the percentiles flatter that mechanism.
+brings: NAPI threads, or the poller, whose own count of packets is in `packets`; `load did`, where rows say it, is what
+the load itself delivered. A ping whose time comes while the answer to the one before is awaited is *skipped*: the more
+were, the more do the percentiles flatter that mechanism.
 ";
 
 /// The whole text.
