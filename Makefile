@@ -18,13 +18,14 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench vm results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean energy vm-ovs budget torture torture-short torture-report long soak soak-report lab-debug-kernel
+	lint-kmod uapi clean energy vm-ovs capacity budget torture torture-short torture-report long soak soak-report lab-debug-kernel
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
 	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make energy         what sleeping, windows and frequencies cost and save, hours; writes docs/results/energy'
+	@echo 'make capacity       what the receive path of one CPU carries in each mode, frames of 64 to 1518 bytes'
 	@echo 'make budget         what the small budgets of class normal cost a bulk packet, in instructions'
 	@echo 'make vm             a virtual machine inside the lab, paper 000: no poller, guest, host, both; writes out/vm/KERNEL'
 	@echo 'make vm-ovs         the same with the rival of the paper, OVS-DPDK, in the host; writes out/vm/KERNEL-ovs'
@@ -107,10 +108,15 @@ vm-ovs: build
 	$(VM_RUN) --mem 1792 $(OVS_PACKAGES:%=--package %) --out $(VM)-ovs -- ovs-dpdk $(VM_ARGS)
 	scripts/vm-table.py $(VM)-ovs/rows.jsonl
 
-# What a budget costs a bulk packet: instructions, from 64 packets a poll down to 1.
+# What the receive path of one CPU carries in each mode, and what a small budget costs a bulk packet: instructions.
+CAPACITY_RUN = $(KBP) lab run lab/capacity.sh --kernel $(KERNEL) --clock virtual --cpus 4 --nics 2 --package ethtool \
+		--append nohz=off --module kmod --file $(KBP):/usr/bin/kbp --timeout 30m
+
+capacity: build
+	$(CAPACITY_RUN) --out $(OUT)/capacity/$(KERNEL) -- modes
+
 budget: build
-	$(KBP) lab run lab/budget.sh --kernel $(KERNEL) --clock virtual --cpus 4 --nics 2 --package ethtool --append nohz=off \
-		--module kmod --file $(KBP):/usr/bin/kbp --timeout 20m --out $(OUT)/budget/$(KERNEL)
+	$(CAPACITY_RUN) --out $(OUT)/budget/$(KERNEL) -- budgets
 
 energy:
 	$(MAKE) bench STUDY=energy RESULTS=$(RESULTS)/energy

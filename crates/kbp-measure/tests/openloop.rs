@@ -285,12 +285,14 @@ fn frames_arrive_as_they_were_asked_to() {
     server.stop().unwrap();
 }
 
-/// 2 ms of delay, injected by spinning, come out within 2 % and the tester's own floor. Both ends are
-/// real-time threads, so that what else this machine does is not measured.
+/// 2 ms of delay, injected by spinning, come out within 2 % and the tester's own floor. What is compared is the
+/// quickest frame of several rounds with the delay and of as many without: on a shared machine the median of a round
+/// wanders by more than the 2 %, and nothing makes a frame quicker than its way is.
 #[test]
 fn an_injected_delay_comes_out() {
+    const ROUNDS: u32 = 3;
     let _alone = alone();
-    let median_ns = |delay| {
+    let quickest_ns = |delay| {
         run_at(&REAL_TIME, || {
             // The peer's thread inherits the policy.
             let peer = Peer::start(Mischief { delay, ..HONEST });
@@ -300,23 +302,23 @@ fn an_injected_delay_comes_out() {
             });
             peer.stop();
             assert_eq!(report.account.lost, 0);
-            Ok(report.rtts.percentile_ns(50.0))
+            Ok(report.rtts.min_ns())
         })
         .expect("a thread with SCHED_FIFO (run this test as root)")
     };
     let floor = Floor::of(Kind::Udp).unwrap();
     let delay = Duration::from_millis(2);
-    let mut tries = Vec::new();
-    for _ in 0..3 {
-        let found_ns = median_ns(delay) as i64 - median_ns(Duration::ZERO) as i64;
-        let off_ns = found_ns.abs_diff(delay.as_nanos() as i64);
-        println!("2 ms came out as {found_ns} ns");
-        if off_ns <= delay.as_nanos() as u64 / 50 + floor.self_ns.min {
-            return;
-        }
-        tries.push(found_ns);
+    let (mut late_ns, mut prompt_ns) = (u64::MAX, u64::MAX);
+    for _ in 0..ROUNDS {
+        late_ns = late_ns.min(quickest_ns(delay));
+        prompt_ns = prompt_ns.min(quickest_ns(Duration::ZERO));
     }
-    panic!("2 ms came out as {tries:?} ns");
+    let found_ns = late_ns as i64 - prompt_ns as i64;
+    let off_ns = found_ns.abs_diff(delay.as_nanos() as i64);
+    assert!(
+        off_ns <= delay.as_nanos() as u64 / 50 + floor.self_ns.min,
+        "2 ms came out as {found_ns} ns: {late_ns} with, {prompt_ns} without"
+    );
 }
 
 #[test]
