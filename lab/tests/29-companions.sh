@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --package ethtool --package netcat-openbsd --package util-linux --append isolcpus=domain,2 --timeout 400s
+# beside: others
 #
 # What else people do to a card that is attached: threaded NAPI, deferred interrupts, GRO off, netconsole, sockets that
 # busy-poll. Each works while the poller goes on, or is refused with a sentence; nothing is lost. The poller's CPU is

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --package netcat-openbsd --package util-linux --timeout 300s
+# beside: others
 #
 # netconsole on a card that a poller holds: netpoll polls it too, from any CPU and in interrupts. Every line that four
 # CPUs print at the same time arrives at the other side, whether the poller or netconsole was there first, and of the

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2:igb --timeout 500s
+# beside: others
 # kernels: 6.1 6.12 7.3
 #
 # What is attached is written to a file, lost with the module as with a restart, and comes back: the same pollers and

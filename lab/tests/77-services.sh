@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --mem 384 --timeout 500s --module kmod --package memcached --package kamailio --package sip-tester
+# beside: others
 #
 # Debian's memcached and kamailio as what `kbp compare` measures: rows of both under softirq and under a poller, every value
 # right, every message forwarded. One that is killed in the middle of its row is a cell that failed, with the reason, and the
