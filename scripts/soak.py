@@ -101,10 +101,11 @@ def run(args):
 
 def row_of(kernel, mode, turns):
     answered = sum(turn["answered"] for turn in turns)
+    late = sum(turn.get("late", 0) for turn in turns)
     lost = sum(turn["lost"] for turn in turns)
     handbacks = sum(turn["handbacks"] for turn in turns)
     longest = max(turn["rtt_ns_max"] for turn in turns) / 1e6
-    return f"| {kernel} | `{mode}` | {len(turns)} | {answered} | {lost} | {handbacks} | {longest:.1f} |"
+    return f"| {kernel} | `{mode}` | {len(turns)} | {answered} | {late} | {lost} | {handbacks} | {longest:.1f} |"
 
 
 def mode_rows(parts):
@@ -139,8 +140,8 @@ def page(parts):
         + (f"**{len(bad)} of them did not pass**." if bad else "all passed."), "",
         "A turn is 20 s of pings, one in 2.5 ms at most, after attaching; then the card is detached. *Longest*: the host "
         "takes virtual CPUs away as it likes, so it is no figure of a mode. *Handbacks*: how often the watchdog stepped in, "
-        "for the same reason.", "",
-        "| kernel | mode | turns | pings | lost | handbacks | longest, ms |", "|---|---|---:|---:|---:|---:|---:|",
+        "for the same reason; *late*: came back after more than five seconds.", "",
+        "| kernel | mode | turns | pings | late | lost | handbacks | longest, ms |", "|---|---|---:|---:|---:|---:|---:|---:|",
         *mode_rows(parts), "",
         "Memory of the kernel after a part less that before it, with the module unloaded, kB, over the parts:", "",
         "| kernel | parts | slab | per-CPU |", "|---|---:|---:|---:|", *memory_rows(parts), "",
