@@ -169,3 +169,76 @@ bool kbp_lets_go(u64 locked_ns)
 {
 	return locked_ns % (KBP_WAITER_NS + KBP_LET_GO_NS) >= KBP_WAITER_NS;
 }
+
+/* Of the time since the last look, what sleeps have saved, wake-ups paid. */
+static bool kbp_thrift_saves(const struct kbp_thrift *t, u64 span_ns, u64 cycle_ns)
+{
+	u64 cost_ns = t->sleeps * cycle_ns;
+
+	return t->slept_ns > cost_ns &&
+	       t->slept_ns - cost_ns >= span_ns / 1000 * KBP_THRIFT_PERMILLE;
+}
+
+/* Put the next trial off, for longer each time it has shown the same. */
+static void kbp_thrift_give_up(struct kbp_thrift *t, u64 now_ns, u64 rate)
+{
+	u64 pause_ns = t->pause_ns ? 2 * t->pause_ns : KBP_THRIFT_PAUSE_NS;
+
+	t->pause_ns = pause_ns < KBP_THRIFT_PAUSE_NS_MAX ?
+		      pause_ns : KBP_THRIFT_PAUSE_NS_MAX;
+	t->until_ns = now_ns + t->pause_ns;
+	t->rate = rate;
+	t->through = true;
+}
+
+/* What was seen of a whole KBP_THRIFT_LOOK_NS, in which packets came. */
+static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
+			      u64 cycle_ns)
+{
+	/* Finds a second. */
+	u64 rate = t->finds * 1000ULL / (span_ns / 1000000);
+
+	if (!t->through && !kbp_thrift_saves(t, span_ns, cycle_ns)) {
+		kbp_thrift_give_up(t, now_ns, rate);
+	} else if (!t->through || 4 * rate < 3 * t->rate) {
+		t->through = false;
+		t->pause_ns = 0;
+	} else if (now_ns >= t->until_ns) {
+		t->through = false;
+	}
+}
+
+/**
+ * kbp_thrift_found() - packets were found; from time to time, decide
+ * @thrift: what is known of what sleeping saves; ->through is the decision
+ * @now_ns: the time
+ * @cycle_ns: CPU time that one sleep and wake-up costs
+ */
+void kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns)
+{
+	u64 span_ns = now_ns - thrift->since_ns;
+
+	thrift->finds++;
+	if (span_ns < KBP_THRIFT_LOOK_NS)
+		return;
+	/* The first packets after a silence begin to be looked at. */
+	if (span_ns < 2 * KBP_THRIFT_LOOK_NS)
+		kbp_thrift_decide(thrift, now_ns, span_ns, cycle_ns);
+	else
+		thrift->through = false;
+	thrift->since_ns = now_ns;
+	thrift->slept_ns = 0;
+	thrift->sleeps = 0;
+	thrift->finds = 0;
+}
+
+/**
+ * kbp_thrift_slept() - the poller has slept, with nothing to poll
+ * @thrift: what is known of what sleeping saves
+ * @slept_ns: from before it to after the wake-up
+ */
+void kbp_thrift_slept(struct kbp_thrift *thrift, u64 slept_ns)
+{
+	thrift->slept_ns += slept_ns;
+	thrift->sleeps++;
+}

@@ -17,7 +17,7 @@ FAKE = """#!/bin/sh
 while [ "$1" != --kernel ]; do shift; done
 kernel=$2
 while [ "$1" != --out ]; do shift; done
-echo '{"mode":"busy","hogs":1,"seed":1,"answered":10,"lost":0,"rtt_ns_max":4000000,"handbacks":0}' \\
+echo '{"mode":"busy","hogs":1,"seed":1,"answered":10,"late":1,"lost":0,"rtt_ns_max":4000000,"handbacks":0}' \\
     > "$2/turns.jsonl"
 [ "$kernel" != 6.12 ] || [ ! -e "$(dirname "$0")/broken" ] || exit 70
 echo '{"turns":1,"seconds":60,"begin_slab_kb":100,"begin_percpu_kb":7,"end_slab_kb":103,"end_percpu_kb":7}' > "$2/part.json"
@@ -60,7 +60,7 @@ class Soak(unittest.TestCase):
         page = soak.page(soak.read_parts(self.out))
         self.assertIn("**1 of them did not pass**", page)
         self.assertIn("* Part 2 on 6.12 (seed 3): machine lost.", page)
-        self.assertIn("| 6.1 | `busy, hogs` | 2 | 20 | 0 | 0 | 4.0 |", page)
+        self.assertIn("| 6.1 | `busy, hogs` | 2 | 20 | 2 | 0 | 0 | 4.0 |", page)
         self.assertIn("| 6.1 | 2 | 3 to 3 | 0 to 0 |", page)
         verdicts = [json.loads((folder / "verdict.json").read_text())["verdict"] for folder in sorted(self.out.iterdir())]
         self.assertEqual(verdicts, ["passed", "machine lost", "passed"])
