@@ -239,8 +239,9 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 				       s->polled_ns);
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
-		kbp_thrift_found(&p->thrift, now_ns,
-				 s->window.goal.cycle_ns);
+		if (kbp_thrift_found(&p->thrift, now_ns,
+				     s->window.goal.cycle_ns))
+			kbp_count(&p->stats, polled_through, 1);
 	} else if (held && !a->armed && !kbp_is_polled_through(p, s)) {
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);

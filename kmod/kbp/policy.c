@@ -213,14 +213,17 @@ static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
  * @thrift: what is known of what sleeping saves; ->through is the decision
  * @now_ns: the time
  * @cycle_ns: CPU time that one sleep and wake-up costs
+ *
+ * Return: whether that is to poll through, and was not before.
  */
-void kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns)
+bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns)
 {
 	u64 span_ns = now_ns - thrift->since_ns;
+	bool through = thrift->through;
 
 	thrift->finds++;
 	if (span_ns < KBP_THRIFT_LOOK_NS)
-		return;
+		return false;
 	/* The first packets after a silence begin to be looked at. */
 	if (span_ns < 2 * KBP_THRIFT_LOOK_NS)
 		kbp_thrift_decide(thrift, now_ns, span_ns, cycle_ns);
@@ -230,6 +233,7 @@ void kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns)
 	thrift->slept_ns = 0;
 	thrift->sleeps = 0;
 	thrift->finds = 0;
+	return thrift->through && !through;
 }
 
 /**

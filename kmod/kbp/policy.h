@@ -148,7 +148,7 @@ u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed);
 struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 			      const struct kbp_view *view);
 void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns);
-void kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns);
+bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns);
 void kbp_thrift_slept(struct kbp_thrift *thrift, u64 slept_ns);
 
 #endif /* KBP_POLICY_H */
