@@ -27,6 +27,29 @@ longest() { grep -o '"histogram_ns":[^a-z]*' "$OUT/turn.json" | grep -Eo '[0-9]+
 # memory WORD: of /proc/meminfo, kB.
 memory() { awk -v word="$1:" '$1 == word { print $2 }' /proc/meminfo; }
 
+# evidence: what there is to see when pings are lost, and whether they come again, as $OUT/evidence.txt. What fails here
+# ends nothing.
+evidence() {
+	for when in at-once after-3-s; do
+		echo "== $when"
+		kbp poller show --json
+		kbp show --json
+		kbp stats
+		cat /proc/interrupts /proc/softirqs
+		ip -s link show dev eth0
+		ip -n tester -s link show dev eth1
+		ip -n tester neigh
+		for task in /proc/[0-9]*; do
+			case $(cat "$task/comm" 2> /dev/null) in
+			kbp* | ksoftirqd*) cat "$task/stat" "$task/stack" ;;
+			esac
+		done
+		sleep 3
+	done
+	echo "== pings again, with what else wants the CPU"
+	kbp -n tester measure pingpong client "$NET_SERVER:$NET_PORT" --count 20 --timeout-ms 1000
+} > "$OUT/evidence.txt" 2>&1
+
 is_active() { kbp show --json | grep -q "\"mode_active\":\"$1\""; }
 
 hogs_on() {
@@ -52,9 +75,10 @@ turn() {
 	[ "$3" = 0 ] || hogs_on
 	net_traffic turn --seconds "$TURN" --period-us "$PERIOD_US" --seed $((SEED + $1))
 	net_finish turn
-	[ "$3" = 0 ] || hogs_off
 	late=$(net_value turn late)
 	lost=$((NET_LOST - late))
+	[ "$lost" = 0 ] || evidence
+	[ "$3" = 0 ] || hogs_off
 	printf '{"mode":"%s","hogs":%s,"seed":%s,"answered":%s,"late":%s,"lost":%s,"rtt_ns_max":%s,"handbacks":%s}\n' \
 		"$2" "$3" $((SEED + $1)) "$NET_N" "$late" "$lost" "$(longest)" $(($(kbp_counter handbacks) - before)) |
 		tee -a "$OUT/turns.jsonl"
