@@ -6,8 +6,8 @@
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
 # and polls a small part of what busy polls, also where an interrupt for what was sent comes just when it has to wake;
-# beside a device in mode busy it waits for no interrupt. In silence both sleep and stay asleep. What can't be had
-# together is refused.
+# beside a device in mode busy it waits for no interrupt, and where sleeping would save little it polls through. In
+# silence both sleep and stay asleep. What can't be had together is refused.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -62,6 +62,15 @@ pairs() {
 pairs_row() {
 	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --arrivals trace:/run/pairs --seconds "$1" \
 		--sleep --cpu 1 --drain-ms 50 > "$OUT/pairs.json" 2> "$OUT/pairs.err" || lab_fail "pairs: $(cat "$OUT/pairs.err")"
+}
+
+# flow RATE SECONDS: frames at that rate; sets $irqs and $slept to what became of the poller's card and thread meanwhile.
+flow() {
+	irqs=$(napi_counter schedules) slept=$(kbp_counter sleeps)
+	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$1" --seconds "$2" --cpu 1 --drain-ms 50 \
+		> "$OUT/flow.json" 2> "$OUT/flow.err" || lab_fail "flow: $(cat "$OUT/flow.err")"
+	irqs=$(($(napi_counter schedules) - irqs)) slept=$(($(kbp_counter sleeps) - slept))
+	echo "$1 for $2 s: scheduled $irqs times, $slept sleeps; began to poll through $(kbp_counter polled_through) times"
 }
 
 # silent MODE: nothing comes for some seconds of the guest.
@@ -143,6 +152,17 @@ detach
 
 attach adaptive --cpu-budget 2.5
 kbp show --json | grep -q '"cpu_budget_percent":2.5' || lab_fail "it does not say what was asked for"
+detach
+# Both sides of 10,417 frames a second leave so little time to sleep in that it is not worth its late packets.
+attach adaptive
+kbp -n tester attach eth1 --cpu "$NET_CPU" --mode adaptive > /dev/null || lab_fail "attach eth1"
+flow 10417fps 0.5
+[ "$(kbp_counter polled_through)" -ge 1 ] || lab_fail "it goes on sleeping for a tenth of the CPU"
+flow 10417fps 0.2
+[ "$irqs" -le 20 ] || lab_fail "it polls through, and yet the card was armed"
+flow 1000fps 0.5
+[ "$slept" -ge 100 ] || lab_fail "it polls through though packets have become rare"
+kbp -n tester detach eth1 > /dev/null || lab_fail "detach eth1"
 detach
 # The poller is awake for the other card in any case, so this one waits for no interrupt. Last: the other
 # card's own interrupts stay on this CPU, and would be counted in a silence.
