@@ -7,7 +7,7 @@
 # on the virtual clock the time that a frame takes from card to card is the number of instructions for its reception, its
 # way and its transmission, and for its part of polls, interrupts and wake-ups.
 #
-#     lab/capacity.sh modes   [ROUNDS [SECONDS_OF_ROW]]            `make capacity`: each mode, frames of three sizes
+#     lab/capacity.sh modes   [ROUNDS [SECONDS_OF_ROW]]            `make capacity`: each mode, class rt, three sizes
 #     lab/capacity.sh budgets [ROUNDS [SECONDS_OF_ROW [BUDGET...]]]    `make budget`: class normal, budgets from 64 to 1
 #
 # Every frame that was sent has to be there in the end. `modes` fails where a mode that sleeps carries less than 0.954 of
@@ -40,23 +40,23 @@ polled() {
 
 # row NAME: ns and polls for each frame, as a line and in /run/rows.
 row() {
-	polls=$(polled normal_polls) packets=$(polled packets) softirqs=$(net_softirqs "$NET_CPU")
+	polls=$(polled polls) packets=$(polled packets) softirqs=$(net_softirqs "$NET_CPU")
 	# shellcheck disable=SC2086 # two cards
 	circle_row "$ROW_SECONDS" "$1" $CARDS
-	polls=$(($(polled normal_polls) - polls)) packets=$(($(polled packets) - packets))
+	polls=$(($(polled polls) - polls)) packets=$(($(polled packets) - packets))
 	softirqs=$(($(net_softirqs "$NET_CPU") - softirqs))
 	awk -v name="$1" -v rate="$CIRCLE_RATE" -v polls="$polls" -v packets="$packets" -v softirqs="$softirqs" 'BEGIN {
-		printf "%s: %.0f ns a frame; %d polls of class normal for %d packets, %d NET_RX softirqs\n",
+		printf "%s: %.0f ns a frame; %d polls for %d packets, %d NET_RX softirqs\n",
 			name, 1e9 / rate, polls, packets, softirqs }' | tee -a /run/rows
 }
 
-# served NAME MODE [OPTION OF THE POLLER...]: a row by a poller that serves both cards.
+# served NAME CLASS MODE [OPTION OF THE POLLER...]: a row by a poller that serves both cards.
 served() {
-	name=$1 mode=$2
-	shift 2
+	name=$1 class=$2 mode=$3
+	shift 3
 	kbp poller add --cpu "$NET_CPU" "$@" > /dev/null || lab_fail "kbp poller add"
 	for card in $CARDS; do
-		kbp attach "$card" --cpu "$NET_CPU" --class normal --mode "$mode" > /dev/null || lab_fail "attach $card"
+		kbp attach "$card" --cpu "$NET_CPU" --class "$class" --mode "$mode" > /dev/null || lab_fail "attach $card"
 	done
 	row "$name"
 	[ "$softirqs" -le 10 ] || lab_fail "frames go through softirq"
@@ -80,7 +80,7 @@ budgets() {
 	for _ in $(seq "$ROUNDS"); do
 		row softirq
 		for budget in $BUDGETS; do
-			served "budget $budget" sleep --budget "$budget"
+			served "budget $budget" normal sleep --budget "$budget"
 		done
 	done
 	circle_end "$FRAMES" eth0 eth1
@@ -92,7 +92,7 @@ modes() {
 		for _ in $(seq "$ROUNDS"); do
 			row "$size bytes, softirq"
 			for mode in $MODES; do
-				served "$size bytes, $mode" "$mode"
+				served "$size bytes, $mode" rt "$mode"
 			done
 		done
 		circle_end "$FRAMES" eth0 eth1
