@@ -38,6 +38,8 @@ def read_part(folder):
     lines = turns.read_text().splitlines() if turns.exists() else []
     part["turns"] = [json.loads(line) for line in lines]
     left = folder / "part.json"
+    note = folder / "note.txt"
+    part["note"] = note.read_text().strip() if note.exists() else ""
     part["left"] = json.loads(left.read_text()) if left.exists() else None
     return part
 
@@ -147,7 +149,8 @@ def page(parts):
         "| kernel | parts | slab | per-CPU |", "|---|---:|---:|---:|", *memory_rows(parts), "",
     ]
     for part in bad:
-        lines.append(f"* Part {part['number']} on {part['kernel']} (seed {part['seed']}): {part['verdict']}.")
+        note = f" {part['note']}" if part["note"] else ""
+        lines.append(f"* Part {part['number']} on {part['kernel']} (seed {part['seed']}): {part['verdict']}.{note}")
     return "\n".join(lines).rstrip() + "\n"
 
 
