@@ -58,7 +58,7 @@ def run_part(args, number, kernel):
     """Run a part; returns its verdict."""
     folder = args.out / PART_NAME.format(number, kernel)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in ("turns.jsonl", "part.json", "verdict.json"):
+    for old in ("turns.jsonl", "part.json", "verdict.json", "evidence.txt", "note.txt"):
         (folder / old).unlink(missing_ok=True)
     seconds = args.part_minutes * 60
     seed = args.seed + number
@@ -137,9 +137,10 @@ def page(parts):
     lines = [
         "# Soak", "",
         "What `make soak` did and found; what it does is in [lab/soak.sh](../../lab/soak.sh). Made by "
-        "`scripts/soak.py report` from the result files.", "",
-        f"{seconds_done(parts) / 60:.0f} minutes of traffic in {len(parts)} machines, real clock, revision {revisions}: "
-        + (f"**{len(bad)} of them did not pass**." if bad else "all passed."), "",
+        "`scripts/soak.py report` from the result files, and from notes about parts that failed.", "",
+        f"{len(parts)} machines, real clock, revision {revisions}: {len(parts) - len(bad)} passed, "
+        f"{seconds_done(parts) / 60:.0f} minutes in all" + (f", **{len(bad)} did not**." if bad else ".")
+        + " The table has the turns of all.", "",
         "A turn is 20 s of pings, one in 2.5 ms at most, after attaching; then the card is detached. *Longest*: the host "
         "takes virtual CPUs away as it likes, so it is no figure of a mode. *Handbacks*: how often the watchdog stepped in, "
         "for the same reason; *late*: came back after more than five seconds.", "",

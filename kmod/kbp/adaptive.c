@@ -66,40 +66,13 @@ const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s)
 	return &s->knobs;
 }
 
-static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
-{
-	return knobs->budget_permille || knobs->wake_ns_max;
-}
-
-/* Is it polled through all gaps, since sleeping saves too little? Who set a knob decides. */
-static bool kbp_is_polled_through(const struct kbp_poller *p,
-				  const struct kbp_adaptive *s)
-{
-	return p->thrift.through && !kbp_knobs_are_set(&s->knobs) &&
-	       !s->window.goal.fixed_ns;
-}
-
-/* What to do with a device that found its last packets @age_ns ago. */
-static struct kbp_window_next kbp_adaptive_next(const struct kbp_poller *p,
-						const struct kbp_adaptive *s,
-						u64 age_ns)
-{
-	if (age_ns < KBP_SILENCE_NS && kbp_is_polled_through(p, s))
-		return (struct kbp_window_next) {
-			.poll = true,
-			.poll_ns = KBP_SILENCE_NS - age_ns,
-		};
-	return kbp_window_next(&s->window, age_ns);
-}
-
 /**
  * kbp_adaptive_starts() - is the device polled on after packets?
- * @p: the poller
  * @s: of its attachment
  */
-bool kbp_adaptive_starts(const struct kbp_poller *p, const struct kbp_adaptive *s)
+bool kbp_adaptive_starts(const struct kbp_adaptive *s)
 {
-	return kbp_adaptive_next(p, s, 0).poll;
+	return kbp_window_next(&s->window, 0).poll;
 }
 
 /**
@@ -114,16 +87,19 @@ void kbp_adaptive_look(struct kbp_adaptive *s)
 
 /**
  * kbp_adaptive_is_overdue() - is it scheduled by itself when it was to be claimed?
- * @p: the poller
  * @s: of its attachment
  *
  * An interrupt without packets, of what was sent, may come at the time that was set.
  */
-bool kbp_adaptive_is_overdue(const struct kbp_poller *p,
-			     const struct kbp_adaptive *s)
+bool kbp_adaptive_is_overdue(const struct kbp_adaptive *s)
 {
 	return s->overslept &&
-	       kbp_adaptive_next(p, s, ktime_get_ns() - s->found_ns).poll;
+	       kbp_window_next(&s->window, ktime_get_ns() - s->found_ns).poll;
+}
+
+static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
+{
+	return knobs->budget_permille || knobs->wake_ns_max;
 }
 
 /*
@@ -194,13 +170,12 @@ void kbp_adaptive_think(struct kbp_poller *p)
 }
 
 /* @may_poll: it may be polled on; else it is claimed for that at the next look. */
-static void kbp_adaptive_decide(const struct kbp_poller *p, struct kbp_napi *a,
-				const struct napi_struct *n, u64 now_ns,
-				bool may_poll)
+static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
+				u64 now_ns, bool may_poll)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	struct kbp_window_next next =
-		kbp_adaptive_next(p, s, now_ns - s->found_ns);
+		kbp_window_next(&s->window, now_ns - s->found_ns);
 
 	if (!kbp_is_adaptive(a))
 		next = (struct kbp_window_next) {};
@@ -239,17 +214,14 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 				       s->polled_ns);
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
-		if (kbp_thrift_found(&p->thrift, now_ns,
-				     s->window.goal.cycle_ns))
-			kbp_count(&p->stats, polled_through, 1);
-	} else if (held && !a->armed && !kbp_is_polled_through(p, s)) {
+	} else if (held && !a->armed) {
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);
 	}
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
-		kbp_adaptive_decide(p, a, n, now_ns, work || held);
+		kbp_adaptive_decide(a, n, now_ns, work || held);
 	/* The next packets are a gap away, or have come already. */
 	if (work)
 		kbp_adaptive_plan(p, s);

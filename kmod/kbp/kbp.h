@@ -199,7 +199,6 @@ struct kbp_poller {
 	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
-	struct kbp_thrift thrift;	/* of mode adaptive */
 	unsigned long planned;		/* jiffies: a step of an attachment's plan */
 	u32 planners;			/* attachments that took turns in it then */
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
@@ -369,10 +368,8 @@ static inline bool kbp_is_adaptive(const struct kbp_napi *a)
 struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs);
 void kbp_adaptive_free(struct kbp_adaptive *s);
 const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
-bool kbp_adaptive_starts(const struct kbp_poller *p,
-			 const struct kbp_adaptive *s);
-bool kbp_adaptive_is_overdue(const struct kbp_poller *p,
-			     const struct kbp_adaptive *s);
+bool kbp_adaptive_starts(const struct kbp_adaptive *s);
+bool kbp_adaptive_is_overdue(const struct kbp_adaptive *s);
 void kbp_adaptive_look(struct kbp_adaptive *s);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);

@@ -73,20 +73,6 @@ typedef uint64_t u64;
 #define KBP_WAITER_NS		100000000ULL
 #define KBP_LET_GO_NS		25000000ULL
 
-/*
- * Mode adaptive sleeps between packets where that saves CPU time worth having. Each
- * sleep costs a wake-up, and each packet that a sleep is in the way of is late: with
- * less than KBP_THRIFT_PERMILLE of the CPU's time to be saved, looked at over
- * KBP_THRIFT_LOOK_NS, the poller polls through, as in mode busy. It tries again when
- * packets have become rarer, and else after KBP_THRIFT_PAUSE_NS, then after twice
- * that, and so on: a trial makes packets late, and the 99th percentile is not to see
- * it.
- */
-#define KBP_THRIFT_PERMILLE	150
-#define KBP_THRIFT_LOOK_NS	100000000ULL
-#define KBP_THRIFT_PAUSE_NS	(100 * KBP_THRIFT_LOOK_NS)
-#define KBP_THRIFT_PAUSE_NS_MAX	(8 * KBP_THRIFT_PAUSE_NS)
-
 enum kbp_step {
 	KBP_STEP_POLL,		/* poll on */
 	KBP_STEP_NAP,		/* rest, interrupts stay masked */
@@ -121,18 +107,6 @@ struct kbp_next {
 	bool fifo;		/* run as SCHED_FIFO from now on */
 };
 
-/* Does it pay to sleep between packets? */
-struct kbp_thrift {
-	u64 since_ns;		/* since when the following are counted */
-	u64 slept_ns;		/* with the wake-ups */
-	u32 sleeps;
-	u32 finds;		/* polls that found packets */
-	bool through;		/* it does not */
-	u64 rate;		/* finds a second, when that was decided */
-	u64 until_ns;		/* when to try again, if that stays as it is */
-	u64 pause_ns;		/* how long that was put off */
-};
-
 /* A rest, so far. */
 struct kbp_rest {
 	u64 rest_ns;		/* to be slept in all */
@@ -148,7 +122,5 @@ u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed);
 struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 			      const struct kbp_view *view);
 void kbp_duty_rested(struct kbp_duty *duty, u64 now_ns, u64 slept_ns);
-bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u64 cycle_ns);
-void kbp_thrift_slept(struct kbp_thrift *thrift, u64 slept_ns);
 
 #endif /* KBP_POLICY_H */

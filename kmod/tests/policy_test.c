@@ -248,57 +248,6 @@ static void test_letting_go(void)
 	}
 }
 
-/*
- * Packets every @gap_ns for @span_ns, and before each a sleep of @slept_ns while it
- * sleeps at all. Returns for how long it polled through.
- */
-static u64 frugal(struct kbp_thrift *t, u64 *now_ns, u64 span_ns, u64 gap_ns,
-		  u64 slept_ns)
-{
-	u64 end_ns = *now_ns + span_ns, through_ns = 0;
-
-	while (*now_ns < end_ns) {
-		*now_ns += gap_ns / 2 + rnd() % gap_ns;
-		if (t->through)
-			through_ns += gap_ns;
-		else
-			kbp_thrift_slept(t, slept_ns);
-		kbp_thrift_found(t, *now_ns, 20000);
-	}
-	return through_ns;
-}
-
-/* It polls through where sleeping saves little, and sleeps again where it would save more. */
-static void test_thrift(void)
-{
-	struct kbp_thrift t = {};
-	u64 now_ns = 5 * NSEC_PER_SEC;
-
-	/* Of a millisecond 700 us, and of 96 us 20 us more than the wake-up costs. */
-	if (frugal(&t, &now_ns, 2 * NSEC_PER_SEC, 1000000, 720000) ||
-	    frugal(&t, &now_ns, 2 * NSEC_PER_SEC, 96000, 40000))
-		fail("polls through where sleeping saves a fifth of the time", now_ns);
-	/* Of 96 us 8 us: found out at once, and tried again seldom. */
-	frugal(&t, &now_ns, 2 * KBP_THRIFT_LOOK_NS, 96000, 28000);
-	if (!t.through)
-		fail("sleeps for a twelfth of the time", now_ns);
-	if (frugal(&t, &now_ns, 200 * NSEC_PER_SEC, 96000, 28000) <
-	    200 * NSEC_PER_SEC / 1000 * 993)
-		fail("tried again too often", now_ns);
-	/* Half as many packets are another traffic. */
-	frugal(&t, &now_ns, 2 * KBP_THRIFT_LOOK_NS, 192000, 120000);
-	if (frugal(&t, &now_ns, NSEC_PER_SEC, 192000, 120000))
-		fail("polls through with half as many packets", now_ns);
-	/* So are those after a silence, and what no sleep is possible in. */
-	frugal(&t, &now_ns, 3 * KBP_THRIFT_LOOK_NS, 30000, 0);
-	if (!t.through)
-		fail("sleeps in a flood", now_ns);
-	now_ns += NSEC_PER_SEC;
-	kbp_thrift_found(&t, now_ns, 20000);
-	if (t.through)
-		fail("polls through after a silence", now_ns);
-}
-
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -316,7 +265,6 @@ int main(void)
 	test_wakes(20000, 20000, false);
 	test_wakes(200000, 100, true);
 	test_letting_go();
-	test_thrift();
 	for (life = 0; life < LIVES; life++)
 		flood_rest(KBP_PATCH_NS, 130000);
 	for (life = 0; life < LIVES; life++)

@@ -6,8 +6,8 @@
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
 # and polls a small part of what busy polls, also where an interrupt for what was sent comes just when it has to wake;
-# beside a device in mode busy it waits for no interrupt, and where sleeping would save little it polls through. In
-# silence both sleep and stay asleep. What can't be had together is refused.
+# beside a device in mode busy it waits for no interrupt. In silence both sleep and stay asleep. What can't be had
+# together is refused.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -64,16 +64,7 @@ pairs_row() {
 		--sleep --cpu 1 --drain-ms 50 > "$OUT/pairs.json" 2> "$OUT/pairs.err" || lab_fail "pairs: $(cat "$OUT/pairs.err")"
 }
 
-# flow RATE SECONDS: frames at that rate; sets $irqs and $slept to what became of the poller's card and thread meanwhile.
-flow() {
-	irqs=$(napi_counter schedules) slept=$(kbp_counter sleeps)
-	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$1" --seconds "$2" --cpu 1 --drain-ms 50 \
-		> "$OUT/flow.json" 2> "$OUT/flow.err" || lab_fail "flow: $(cat "$OUT/flow.err")"
-	irqs=$(($(napi_counter schedules) - irqs)) slept=$(($(kbp_counter sleeps) - slept))
-	echo "$1 for $2 s: scheduled $irqs times, $slept sleeps; began to poll through $(kbp_counter polled_through) times"
-}
-
-# silent MODE: nothing comes for some seconds of the guest.
+# silent MODE MS: nothing comes for some seconds of the guest; it may be awake for so long.
 silent() {
 	lab_wait_for 5 is_asleep
 	sleeps=$(kbp_counter sleeps) busy=$(kbp_counter busy_ns) polls=$(kbp_counter polls) switches=$(switches)
@@ -81,9 +72,8 @@ silent() {
 	sleeps=$(($(kbp_counter sleeps) - sleeps)) busy=$(($(kbp_counter busy_ns) - busy))
 	polls=$(($(kbp_counter polls) - polls)) switches=$(($(switches) - switches))
 	echo "$1, in 4 s of silence: $sleeps sleeps, $switches switches, $polls polls, $busy ns"
-	# The driver raises an interrupt every two seconds, lest one was lost. After a packet that nobody asked for (a
-	# neighbour's probe) mode adaptive polls for what was saved: 20 % of a fifth of a second.
-	if [ "$sleeps" -gt 6 ] || [ "$switches" -gt 6 ] || [ "$busy" -gt 40000000 ]; then
+	# The driver raises an interrupt every two seconds, lest one was lost.
+	if [ "$sleeps" -gt 6 ] || [ "$switches" -gt 6 ] || [ "$busy" -gt $(($2 * 1000000)) ]; then
 		lab_fail "$1: the poller does not sleep"
 	fi
 }
@@ -123,7 +113,7 @@ detach
 attach sleep
 periodic sleep
 [ "$empty" -le $((2 * COUNT)) ] || lab_fail "sleep: it polls without an interrupt"
-silent sleep
+silent sleep 1
 detach
 
 attach adaptive
@@ -131,7 +121,8 @@ periodic learning
 periodic adaptive
 [ $((empty * 4)) -le "$busy_empty" ] || lab_fail "adaptive: it polls more than a quarter of what busy does"
 [ $((timed * 10)) -ge $((COUNT * 9)) ] || lab_fail "adaptive: it was awake before $timed of $COUNT packets only"
-silent adaptive
+# After a packet that nobody asked for (a probe of a neighbour) it polls for what it has saved: 20 % of a fifth of a second.
+silent adaptive 40
 detach
 
 # The card's interrupt for what it has sent comes about when the poller has to wake for the second packet of such a pair:
@@ -148,22 +139,11 @@ net_traffic warm-up --count 50 --period-us 1000
 net_none_lost warm-up
 periodic no-late-wakes
 [ "$schedules" -le $((COUNT / 10)) ] || lab_fail "waking up takes longer than 1 us, and yet it sleeps between packets"
-silent no-late-wakes
+silent no-late-wakes 1
 detach
 
 attach adaptive --cpu-budget 2.5
 kbp show --json | grep -q '"cpu_budget_percent":2.5' || lab_fail "it does not say what was asked for"
-detach
-# Both sides of 10,417 frames a second leave so little time to sleep in that it is not worth its late packets.
-attach adaptive
-kbp -n tester attach eth1 --cpu "$NET_CPU" --mode adaptive > /dev/null || lab_fail "attach eth1"
-flow 10417fps 0.5
-[ "$(kbp_counter polled_through)" -ge 1 ] || lab_fail "it goes on sleeping for a tenth of the CPU"
-# It needs a tenth of a second to see that, two if it has been silent.
-[ "$irqs" -le 2600 ] || lab_fail "it polls through, and yet the card was armed"
-flow 1000fps 0.5
-[ "$slept" -ge 100 ] || lab_fail "it polls through though packets have become rare"
-kbp -n tester detach eth1 > /dev/null || lab_fail "detach eth1"
 detach
 # The poller is awake for the other card in any case, so this one waits for no interrupt. Last: the other
 # card's own interrupts stay on this CPU, and would be counted in a silence.
