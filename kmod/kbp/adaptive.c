@@ -66,13 +66,45 @@ const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s)
 	return &s->knobs;
 }
 
+static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
+{
+	return knobs->budget_permille || knobs->wake_ns_max;
+}
+
+/* Has nobody said how long to poll it? Then what sleeping saves decides, too. */
+static bool kbp_adaptive_is_free(const struct kbp_adaptive *s)
+{
+	return !kbp_knobs_are_set(&s->knobs) && !s->window.goal.fixed_ns;
+}
+
+/* Is it polled at all ages up to KBP_THRIFT_SILENCE_NS, since sleeping saves too little? */
+static bool kbp_is_polled_through(const struct kbp_poller *p,
+				  const struct kbp_adaptive *s)
+{
+	return p->thrift.through && kbp_adaptive_is_free(s);
+}
+
+/* What to do with a device that found its last packets @age_ns ago. */
+static struct kbp_window_next kbp_adaptive_next(const struct kbp_napi *a,
+						u64 age_ns)
+{
+	const struct kbp_adaptive *s = a->adaptive;
+
+	if (age_ns < KBP_THRIFT_SILENCE_NS && kbp_is_polled_through(a->poller, s))
+		return (struct kbp_window_next) {
+			.poll = true,
+			.poll_ns = KBP_THRIFT_SILENCE_NS - age_ns,
+		};
+	return kbp_window_next(&s->window, age_ns);
+}
+
 /**
  * kbp_adaptive_starts() - is the device polled on after packets?
- * @s: of its attachment
+ * @a: its attachment, in mode adaptive
  */
-bool kbp_adaptive_starts(const struct kbp_adaptive *s)
+bool kbp_adaptive_starts(const struct kbp_napi *a)
 {
-	return kbp_window_next(&s->window, 0).poll;
+	return kbp_adaptive_next(a, 0).poll;
 }
 
 /**
@@ -87,19 +119,16 @@ void kbp_adaptive_look(struct kbp_adaptive *s)
 
 /**
  * kbp_adaptive_is_overdue() - is it scheduled by itself when it was to be claimed?
- * @s: of its attachment
+ * @a: its attachment, in mode adaptive
  *
  * An interrupt without packets, of what was sent, may come at the time that was set.
  */
-bool kbp_adaptive_is_overdue(const struct kbp_adaptive *s)
+bool kbp_adaptive_is_overdue(const struct kbp_napi *a)
 {
-	return s->overslept &&
-	       kbp_window_next(&s->window, ktime_get_ns() - s->found_ns).poll;
-}
+	const struct kbp_adaptive *s = a->adaptive;
 
-static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
-{
-	return knobs->budget_permille || knobs->wake_ns_max;
+	return s->overslept &&
+	       kbp_adaptive_next(a, ktime_get_ns() - s->found_ns).poll;
 }
 
 /*
@@ -174,8 +203,7 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 				u64 now_ns, bool may_poll)
 {
 	struct kbp_adaptive *s = a->adaptive;
-	struct kbp_window_next next =
-		kbp_window_next(&s->window, now_ns - s->found_ns);
+	struct kbp_window_next next = kbp_adaptive_next(a, now_ns - s->found_ns);
 
 	if (!kbp_is_adaptive(a))
 		next = (struct kbp_window_next) {};
@@ -191,6 +219,48 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 		trace_kbp_window(n, now_ns - s->found_ns, next.poll,
 				 next.sleep_ns);
 	WRITE_ONCE(a->armed, !next.poll);
+}
+
+/*
+ * Polling through begins or ends: each device decides anew with its next poll. What
+ * was not spent because all was polled through is no saving.
+ */
+static void kbp_adaptive_turn(struct kbp_poller *p)
+{
+	struct kbp_napi *a;
+
+	if (p->thrift.through)
+		kbp_count(&p->stats, polled_through, 1);
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (!a->adaptive)
+			continue;
+		a->adaptive->decided_ns = 0;
+		a->adaptive->window.saved_ns = 0;
+	}
+}
+
+/**
+ * kbp_adaptive_tick() - does something else keep the poller awake?
+ * @p: the poller, which is awake; once a tick
+ *
+ * Then nothing is seen of what sleeping would save.
+ */
+void kbp_adaptive_tick(struct kbp_poller *p)
+{
+	bool kept = kbp_backlog_is_attached(p) || p->lacking;
+	u64 now_ns = ktime_get_ns();
+	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (!kbp_is_adaptive(a))
+			kept |= READ_ONCE(a->hold) != KBP_HOLD_FREE;
+		else if (!kbp_adaptive_is_free(a->adaptive))
+			kept |= now_ns - a->adaptive->found_ns < KBP_SILENCE_NS;
+	}
+	rcu_read_unlock();
+	if (kept)
+		kbp_thrift_spoil(&p->thrift);
 }
 
 /**
@@ -214,7 +284,11 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 				       s->polled_ns);
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
-	} else if (held && !a->armed) {
+		if (kbp_is_adaptive(a) &&
+		    kbp_thrift_found(&p->thrift, now_ns, work,
+				     s->window.goal.cycle_ns))
+			kbp_adaptive_turn(p);
+	} else if (held && !a->armed && !kbp_is_polled_through(p, s)) {
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);
 	}

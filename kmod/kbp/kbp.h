@@ -25,6 +25,7 @@
 #include "pace.h"
 #include "policy.h"
 #include "rtlist.h"
+#include "thrift.h"
 #include "window.h"
 
 #define KBP_NAPIS_MAX		64	/* attachments of one poller */
@@ -199,6 +200,7 @@ struct kbp_poller {
 	u64 looked_ns;			/* when it was last looked at */
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
+	struct kbp_thrift thrift;	/* of what is attached in mode adaptive */
 	unsigned long planned;		/* jiffies: a step of an attachment's plan */
 	u32 planners;			/* attachments that took turns in it then */
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
@@ -368,13 +370,14 @@ static inline bool kbp_is_adaptive(const struct kbp_napi *a)
 struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs);
 void kbp_adaptive_free(struct kbp_adaptive *s);
 const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
-bool kbp_adaptive_starts(const struct kbp_adaptive *s);
-bool kbp_adaptive_is_overdue(const struct kbp_adaptive *s);
+bool kbp_adaptive_starts(const struct kbp_napi *a);
+bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
 void kbp_adaptive_look(struct kbp_adaptive *s);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p);
+void kbp_adaptive_tick(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
 
 /* freq.c: the frequency of a poller's CPU */

@@ -276,8 +276,8 @@ int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 static bool kbp_wants_hold(const struct kbp_poller *p, const struct kbp_napi *a)
 {
 	return !kbp_is_let_sleep(p, a) ||
-	       (kbp_is_adaptive(a) && (kbp_adaptive_starts(a->adaptive) ||
-				       kbp_adaptive_is_overdue(a->adaptive)));
+	       (kbp_is_adaptive(a) && (kbp_adaptive_starts(a) ||
+				       kbp_adaptive_is_overdue(a)));
 }
 
 /* May the device's interrupt stay masked while the poller polls it? */

@@ -241,6 +241,7 @@ static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
 		kbp_learn_wake(p, now_ns, until_ns);
+		kbp_thrift_slept(&p->thrift, now_ns, now_ns - begin_ns);
 		kbp_watchdog_learn(p, now_ns - begin_ns);
 	}
 	p->due_ns = kbp_adaptive_wake(p, now_ns);
@@ -275,7 +276,7 @@ static void kbp_follow_policy(struct kbp_poller *p, bool fifo)
 /* Do what was decided; the time of a rest is not the poller's. */
 static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 {
-	u64 slept_ns = U64_MAX;
+	u64 slept_ns = U64_MAX, now_ns;
 
 	if (p->config.policy == KBP_POLICY_FIFO)
 		kbp_follow_policy(p, next.fifo);
@@ -296,8 +297,11 @@ static void kbp_do(struct kbp_poller *p, struct kbp_next next, bool work)
 		kbp_idle(p, next.until_ns);
 		break;
 	}
-	p->last_ns = ktime_get_ns();
-	kbp_duty_rested(&p->duty, p->last_ns, slept_ns);
+	now_ns = ktime_get_ns();
+	if (next.step != KBP_STEP_SLEEP)
+		kbp_thrift_rested(&p->thrift, now_ns - p->last_ns);
+	p->last_ns = now_ns;
+	kbp_duty_rested(&p->duty, now_ns, slept_ns);
 }
 
 /* See KBP_WAITER_NS. */
@@ -325,6 +329,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	kbp_look_for_replacement();
 	kbp_look_for_waiter(p);
 	kbp_wake_forget(&p->wake_cost, TICK_NSEC);
+	kbp_adaptive_tick(p);
 	if (READ_ONCE(p->napis_count))
 		kbp_napi_look();
 }
@@ -338,6 +343,7 @@ static void kbp_resume(struct kbp_poller *p)
 	/* It stopped when it relieved us, and a held backlog starts nothing. */
 	kbp_watchdog_start(p);
 	raw_spin_unlock_irq(&p->lock);
+	kbp_thrift_spoil(&p->thrift);
 	kbp_poller_event(p, KBP_EVENT_RESUMED);
 	kbp_claim_all(p);
 }

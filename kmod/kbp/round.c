@@ -61,6 +61,9 @@ static void kbp_bh_disable(struct kbp_poller *p)
  * do that when BH is on again, older ones not while ksoftirqd is awake, and that
  * does not get on while a FIFO thread polls: senders would wait for their memory.
  * What it schedules is no next step of what is attached, see kbp_goes_on().
+ *
+ * After each poll that finds packets, and not of many at once: the kernel keeps the
+ * heads of the last 64 freed packets for the CPU to receive into.
  */
 static void kbp_serve_net_tx(struct kbp_poller *p)
 {
@@ -142,8 +145,12 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 			found = kbp_turn_held(p, a);
 		wakeful += !a->armed;
 		work += found;
-		if (found && ++busy_polls % KBP_BATCH_POLLS == 0)
+		if (!found)
+			continue;
+		if (++busy_polls % KBP_BATCH_POLLS == 0)
 			kbp_stretch_break(p);
+		else
+			kbp_serve_net_tx(p);
 	}
 	rcu_read_unlock();
 	p->wakeful = wakeful;
@@ -173,6 +180,7 @@ static int kbp_turn_rt(struct kbp_poller *p)
 		work += found;
 		if (!kbp_step_todo(p, KBP_POLL_CLASS_RT, &work) && !found)
 			break;
+		kbp_serve_net_tx(p);
 	}
 	p->serving = false;
 	return work;

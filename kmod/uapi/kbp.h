@@ -16,7 +16,9 @@
  *	until nothing is left and sleeps again.
  * @KBP_MODE_ADAPTIVE: The poller polls the device, with its interrupt
  *	masked, while the next packets are likely, and otherwise sleeps until they
- *	are or until the interrupt; when they are likely it learns.
+ *	are or until the interrupt; when they are likely it learns. Where sleeping
+ *	would save less than 15 percent of the CPU it polls on, unless a budget or
+ *	a latency was set.
  */
 enum kbp_mode {
 	KBP_MODE_SOFTIRQ,
@@ -342,6 +344,9 @@ enum kbp_a_napi {
  *	normal, the backlog included.
  * @KBP_A_POLLER_STATS_NORMAL_OVERDUE: Scheduled NAPI instances of class
  *	normal that waited for their poll for more than 10 ms.
+ * @KBP_A_POLLER_STATS_POLLED_THROUGH: Times the poller began to poll its
+ *	devices of mode adaptive through all gaps, because sleeping in these saved
+ *	too little.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -366,6 +371,7 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_DEEP_SLEEPS,
 	KBP_A_POLLER_STATS_NORMAL_POLLS,
 	KBP_A_POLLER_STATS_NORMAL_OVERDUE,
+	KBP_A_POLLER_STATS_POLLED_THROUGH,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -464,7 +470,8 @@ enum kbp_cmd {
 	X(freq_errors, FREQ_ERRORS) \
 	X(deep_sleeps, DEEP_SLEEPS) \
 	X(normal_polls, NORMAL_POLLS) \
-	X(normal_overdue, NORMAL_OVERDUE)
+	X(normal_overdue, NORMAL_OVERDUE) \
+	X(polled_through, POLLED_THROUGH)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

@@ -29,6 +29,8 @@ pub enum Mode {
     Sleep = 2,
     /// The poller polls the device, with its interrupt masked, while the next packets are likely,
     /// and otherwise sleeps until they are or until the interrupt; when they are likely it learns.
+    /// Where sleeping would save less than 15 percent of the CPU it polls on, unless a budget or a
+    /// latency was set.
     Adaptive = 3,
 }
 
@@ -80,7 +82,7 @@ impl Mode {
                 "The device's interrupt wakes the poller, which polls until nothing is left and sleeps again."
             }
             Self::Adaptive => {
-                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns."
+                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns. Where sleeping would save less than 15 percent of the CPU it polls on, unless a budget or a latency was set."
             }
         }
     }
@@ -774,6 +776,9 @@ pub mod attr_poller_stats {
     pub const NORMAL_POLLS: u16 = 21;
     /// Scheduled NAPI instances of class normal that waited for their poll for more than 10 ms.
     pub const NORMAL_OVERDUE: u16 = 22;
+    /// Times the poller began to poll its devices of mode adaptive through all gaps, because
+    /// sleeping in these saved too little.
+    pub const POLLED_THROUGH: u16 = 23;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -916,6 +921,11 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::NORMAL_OVERDUE,
         name: "normal_overdue",
         doc: "Scheduled NAPI instances of class normal that waited for their poll for more than 10 ms.",
+    },
+    Counter {
+        attr: attr_poller_stats::POLLED_THROUGH,
+        name: "polled_through",
+        doc: "Times the poller began to poll its devices of mode adaptive through all gaps, because sleeping in these saved too little.",
     },
 ];
 
