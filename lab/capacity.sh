@@ -11,8 +11,8 @@
 #     lab/capacity.sh budgets [ROUNDS [SECONDS_OF_ROW [BUDGET...]]]    `make budget`: class normal, budgets from 64 to 1
 #
 # Every frame that was sent has to be there in the end. `modes` fails where a mode that sleeps carries less than 0.954 of
-# what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than
-# softirq.
+# what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than 0.98
+# of what softirq does: a round of a poller costs more than one of softirq, some thousandths of a full poll of long frames.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -117,7 +117,7 @@ modes() {
 				busy = sum[size, "busy"] / rows[size, "busy"]
 				printf "%s bytes, %s: %.0f frames/s, %.3f of busy\n", size, name, rate, rate / busy
 				if (name != "softirq")
-					bad += rate < 0.954 * busy || rate < sum[size, "softirq"] / rows[size, "softirq"]
+					bad += rate < 0.954 * busy || rate < 0.98 * sum[size, "softirq"] / rows[size, "softirq"]
 			}
 		exit bad > 0
 	}' /run/rows > /run/ratios
@@ -141,5 +141,5 @@ esac
 cp /run/rows "$OUT/rows"
 lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_dmesg_clean
-[ "$carried" = 0 ] || lab_fail "a mode carries less than 0.954 of busy, or less than softirq"
+[ "$carried" = 0 ] || lab_fail "a mode carries less than 0.954 of busy, or than 0.98 of softirq"
 lab_pass

@@ -241,13 +241,14 @@ static void kbp_adaptive_turn(struct kbp_poller *p)
 
 /**
  * kbp_adaptive_tick() - does something else keep the poller awake?
- * @p: the poller, which is awake; once a tick
+ * @p: the poller, awake and after a round, in which it has got what it has claimed;
+ *     once a tick
  *
  * Then nothing is seen of what sleeping would save.
  */
 void kbp_adaptive_tick(struct kbp_poller *p)
 {
-	bool kept = kbp_backlog_is_attached(p) || p->lacking;
+	bool kept = kbp_backlog_is_attached(p) || kbp_lacks(p);
 	u64 now_ns = ktime_get_ns();
 	struct kbp_napi *a;
 

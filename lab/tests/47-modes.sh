@@ -6,8 +6,8 @@
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
 # and polls a small part of what busy polls, also where an interrupt for what was sent comes just when it has to wake;
-# beside a device in mode busy it waits for no interrupt. In silence both sleep and stay asleep. What can't be had
-# together is refused.
+# beside a device in mode busy it waits for no interrupt, and where sleeping would save little it polls through. In
+# silence both sleep and stay asleep. What can't be had together is refused.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -62,6 +62,22 @@ pairs() {
 pairs_row() {
 	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --arrivals trace:/run/pairs --seconds "$1" \
 		--sleep --cpu 1 --drain-ms 50 > "$OUT/pairs.json" 2> "$OUT/pairs.err" || lab_fail "pairs: $(cat "$OUT/pairs.err")"
+}
+
+# flow RATE SECONDS CPU: frames at that rate, in the background.
+flow() {
+	kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --rate "$1" --seconds "$2" --cpu "$3" --drain-ms 50 \
+		> "$OUT/flow-$1.json" 2> "$OUT/flow-$1.err" &
+	flow=$!
+	lab_defer kill "$flow" '2> /dev/null || true'
+}
+
+# watch NAME SECONDS: sets $irqs and $slept to what becomes of eth0 and of the poller's thread meanwhile.
+watch() {
+	irqs=$(napi_counter schedules) slept=$(kbp_counter sleeps)
+	sleep "$2"
+	irqs=$(($(napi_counter schedules) - irqs)) slept=$(($(kbp_counter sleeps) - slept))
+	echo "$1: scheduled $irqs times, $slept sleeps in $2 s; began to poll through $(kbp_counter polled_through) times"
 }
 
 # silent MODE MS: nothing comes for some seconds of the guest; it may be awake for so long.
@@ -144,6 +160,24 @@ detach
 
 attach adaptive --cpu-budget 2.5
 kbp show --json | grep -q '"cpu_budget_percent":2.5' || lab_fail "it does not say what was asked for"
+detach
+# Both sides of 10,417 frames a second leave so little time to sleep in that it is not worth its late packets. When they
+# end, what goes on with a tenth of them is worth it again.
+attach adaptive
+kbp -n tester attach eth1 --cpu "$NET_CPU" --mode adaptive > /dev/null || lab_fail "attach eth1"
+flow 10417fps 1.8 1
+flow 1000fps 3.4 0
+sleep 1.3
+watch many 0.2
+[ "$(kbp_counter polled_through)" = 1 ] || lab_fail "it goes on sleeping for a tenth of the CPU"
+[ "$irqs" -le 20 ] || lab_fail "it polls through, and yet the card was armed"
+sleep 1.3
+watch few 0.2
+[ "$slept" -ge 100 ] || lab_fail "it polls through though packets have become rare"
+wait "$flow" || lab_fail "flow: $(cat "$OUT/flow-1000fps.err")"
+[ "$(kbp_counter polled_through)" = 1 ] || lab_fail "it polls through for 1,000 frames a second"
+kbp -n tester detach eth1 > /dev/null || lab_fail "detach eth1"
+lab_wait_for 5 is_asleep
 detach
 # The poller is awake for the other card in any case, so this one waits for no interrupt. Last: the other
 # card's own interrupts stay on this CPU, and would be counted in a silence.
