@@ -239,26 +239,36 @@ static void kbp_adaptive_turn(struct kbp_poller *p)
 	}
 }
 
+/*
+ * Is it awake for this one, and not because of gaps that are worth it? One that has
+ * not been polled since the last tick, and is not armed, somebody else polls.
+ */
+static bool kbp_keeps_awake(const struct kbp_napi *a, u64 now_ns)
+{
+	if (!kbp_is_adaptive(a))
+		return READ_ONCE(a->hold) != KBP_HOLD_FREE ||
+		       kbp_napi_is_lacking(a);
+	if (!kbp_adaptive_is_free(a->adaptive))
+		return now_ns - a->adaptive->found_ns < KBP_SILENCE_NS;
+	return now_ns - a->adaptive->looked_ns >= TICK_NSEC &&
+	       kbp_napi_is_lacking(a);
+}
+
 /**
  * kbp_adaptive_tick() - does something else keep the poller awake?
- * @p: the poller, awake and after a round, in which it has got what it has claimed;
- *     once a tick
+ * @p: the poller, which is awake; once a tick
  *
  * Then nothing is seen of what sleeping would save.
  */
 void kbp_adaptive_tick(struct kbp_poller *p)
 {
-	bool kept = kbp_backlog_is_attached(p) || kbp_lacks(p);
+	bool kept = kbp_backlog_is_attached(p);
 	u64 now_ns = ktime_get_ns();
 	struct kbp_napi *a;
 
 	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link) {
-		if (!kbp_is_adaptive(a))
-			kept |= READ_ONCE(a->hold) != KBP_HOLD_FREE;
-		else if (!kbp_adaptive_is_free(a->adaptive))
-			kept |= now_ns - a->adaptive->found_ns < KBP_SILENCE_NS;
-	}
+	list_for_each_entry_rcu(a, &p->napis, link)
+		kept |= kbp_keeps_awake(a, now_ns);
 	rcu_read_unlock();
 	if (kept)
 		kbp_thrift_spoil(&p->thrift);
