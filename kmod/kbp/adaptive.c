@@ -74,7 +74,7 @@ static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
 /* Has nobody said how long to poll it? Then what sleeping saves decides, too. */
 static bool kbp_adaptive_is_free(const struct kbp_adaptive *s)
 {
-	return !kbp_knobs_are_set(&s->knobs) && !s->window.goal.fixed_ns;
+	return !kbp_knobs_are_set(&s->knobs) && !READ_ONCE(kbp_window_us);
 }
 
 /* Is it polled at all ages up to KBP_THRIFT_SILENCE_NS, since sleeping saves too little? */
@@ -155,14 +155,16 @@ static u32 kbp_adaptive_planners(const struct kbp_poller *p,
 
 /*
  * Is it time for a step? The attachments take turns; where packets are so rare that
- * one would miss its turn again and again, it takes it all the same.
+ * one would miss its turn again and again, it takes it all the same. What is polled
+ * through needs no plan, and packets would wait for it.
  */
 static bool kbp_adaptive_may_plan(const struct kbp_poller *p,
 				  const struct kbp_adaptive *s)
 {
 	unsigned long own = KBP_PLAN_TICKS * max(p->planners, 1U);
 
-	return time_after_eq(jiffies, s->planned + own) &&
+	return !kbp_is_polled_through(p, s) &&
+	       time_after_eq(jiffies, s->planned + own) &&
 	       (time_after_eq(jiffies, p->planned + KBP_PLAN_TICKS) ||
 		time_after_eq(jiffies, s->planned + 2 * own));
 }
