@@ -71,8 +71,11 @@ static bool kbp_knobs_are_set(const struct kbp_window_knobs *knobs)
 	return knobs->budget_permille || knobs->wake_ns_max;
 }
 
-/* Has nobody said how long to poll it? Then what sleeping saves decides, too. */
-static bool kbp_adaptive_is_free(const struct kbp_adaptive *s)
+/**
+ * kbp_adaptive_is_free() - has nobody said how long to poll it?
+ * @s: of an attachment in mode adaptive; then what sleeping saves decides, too
+ */
+bool kbp_adaptive_is_free(const struct kbp_adaptive *s)
 {
 	return !kbp_knobs_are_set(&s->knobs) && !READ_ONCE(kbp_window_us);
 }
@@ -224,17 +227,18 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 }
 
 /*
- * Polling through begins or ends: each device decides anew with its next poll. What
- * was not spent because all was polled through is no saving.
+ * Polling through begins or ends: each device decides anew with its next poll, for
+ * which one that is armed has its interrupt once more. What was not spent because all
+ * was polled through is no saving.
  */
-static void kbp_adaptive_turn(struct kbp_poller *p)
+static void kbp_adaptive_switch(struct kbp_poller *p)
 {
 	struct kbp_napi *a;
 
 	if (p->thrift.through)
 		kbp_count(&p->stats, polled_through, 1);
 	list_for_each_entry_rcu(a, &p->napis, link) {
-		if (!a->adaptive)
+		if (!kbp_is_thrifty(a))
 			continue;
 		a->adaptive->decided_ns = 0;
 		a->adaptive->window.saved_ns = 0;
@@ -247,11 +251,9 @@ static void kbp_adaptive_turn(struct kbp_poller *p)
  */
 static bool kbp_keeps_awake(const struct kbp_napi *a, u64 now_ns)
 {
-	if (!kbp_is_adaptive(a))
+	if (!kbp_is_thrifty(a))
 		return READ_ONCE(a->hold) != KBP_HOLD_FREE ||
 		       kbp_napi_is_lacking(a);
-	if (!kbp_adaptive_is_free(a->adaptive))
-		return now_ns - a->adaptive->found_ns < KBP_SILENCE_NS;
 	return now_ns - a->adaptive->looked_ns >= TICK_NSEC &&
 	       kbp_napi_is_lacking(a);
 }
@@ -297,10 +299,13 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 				       s->polled_ns);
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
-		if (kbp_is_adaptive(a) &&
+		/* A watchdog that has stepped in during this poll, or before it. */
+		if (kbp_is_relieved(p))
+			kbp_thrift_spoil(&p->thrift);
+		if (kbp_is_thrifty(a) &&
 		    kbp_thrift_found(&p->thrift, now_ns, work,
 				     s->window.goal.cycle_ns))
-			kbp_adaptive_turn(p);
+			kbp_adaptive_switch(p);
 	} else if (held && !a->armed && !kbp_is_polled_through(p, s)) {
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);

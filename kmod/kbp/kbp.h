@@ -370,6 +370,7 @@ static inline bool kbp_is_adaptive(const struct kbp_napi *a)
 struct kbp_adaptive *kbp_adaptive_new(const struct kbp_window_knobs *knobs);
 void kbp_adaptive_free(struct kbp_adaptive *s);
 const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
+bool kbp_adaptive_is_free(const struct kbp_adaptive *s);
 bool kbp_adaptive_starts(const struct kbp_napi *a);
 bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
 void kbp_adaptive_look(struct kbp_adaptive *s);
@@ -379,6 +380,12 @@ void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p);
 void kbp_adaptive_tick(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
+
+/* Is it one of those that are polled through where sleeping saves too little? */
+static inline bool kbp_is_thrifty(const struct kbp_napi *a)
+{
+	return kbp_is_adaptive(a) && kbp_adaptive_is_free(a->adaptive);
+}
 
 /* freq.c: the frequency of a poller's CPU */
 #if IS_ENABLED(CONFIG_CPU_FREQ)

@@ -30,6 +30,8 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 		kbp_count(&p->stats, normal_polls, 1);
 	if (work > 0)
 		kbp_count(&p->stats, packets, work);
+	if (work > 0 && !(a && kbp_is_thrifty(a)))
+		kbp_thrift_others(&p->thrift, work);
 	if (!a)
 		return;
 	kbp_count(&a->stats, polls, 1);

@@ -241,7 +241,7 @@ static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 	if (slept) {
 		kbp_count(&p->stats, sleeps, 1);
 		kbp_learn_wake(p, now_ns, until_ns);
-		kbp_thrift_slept(&p->thrift, now_ns, now_ns - begin_ns);
+		kbp_thrift_slept(&p->thrift, now_ns - begin_ns);
 		kbp_watchdog_learn(p, now_ns - begin_ns);
 	}
 	p->due_ns = kbp_adaptive_wake(p, now_ns);

@@ -61,9 +61,6 @@ static void kbp_bh_disable(struct kbp_poller *p)
  * do that when BH is on again, older ones not while ksoftirqd is awake, and that
  * does not get on while a FIFO thread polls: senders would wait for their memory.
  * What it schedules is no next step of what is attached, see kbp_goes_on().
- *
- * After each poll that finds packets, and not of many at once: the kernel keeps the
- * heads of the last 64 freed packets for the CPU to receive into.
  */
 static void kbp_serve_net_tx(struct kbp_poller *p)
 {
@@ -77,6 +74,19 @@ static void kbp_serve_net_tx(struct kbp_poller *p)
 	p->serving = false;
 	kbp_net_tx_action();
 	p->serving = serving;
+}
+
+/*
+ * Free what has been sent before the next poll, and not at the end of many: the kernel
+ * keeps the heads of the last 64 freed packets for the CPU to receive into. Queues wait
+ * until then: each may send as much as a poll receives.
+ */
+static void kbp_free_sent(struct kbp_poller *p)
+{
+	const struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+
+	if (READ_ONCE(sd->completion_queue) && !READ_ONCE(sd->output_queue))
+		kbp_serve_net_tx(p);
 }
 
 static void kbp_bh_enable(struct kbp_poller *p)
@@ -150,7 +160,7 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 		if (++busy_polls % KBP_BATCH_POLLS == 0)
 			kbp_stretch_break(p);
 		else
-			kbp_serve_net_tx(p);
+			kbp_free_sent(p);
 	}
 	rcu_read_unlock();
 	p->wakeful = wakeful;
@@ -180,7 +190,7 @@ static int kbp_turn_rt(struct kbp_poller *p)
 		work += found;
 		if (!kbp_step_todo(p, KBP_POLL_CLASS_RT, &work) && !found)
 			break;
-		kbp_serve_net_tx(p);
+		kbp_free_sent(p);
 	}
 	p->serving = false;
 	return work;

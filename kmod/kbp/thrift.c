@@ -14,6 +14,7 @@ static void kbp_thrift_begin(struct kbp_thrift *t, u64 since_ns)
 	t->rested_ns = 0;
 	t->sleeps = 0;
 	t->packets = 0;
+	t->others = 0;
 	t->spoilt = false;
 }
 
@@ -21,7 +22,8 @@ static void kbp_thrift_begin(struct kbp_thrift *t, u64 since_ns)
 static void kbp_thrift_try(struct kbp_thrift *t, u64 now_ns)
 {
 	t->through = false;
-	kbp_thrift_begin(t, now_ns + KBP_THRIFT_SETTLE_NS);
+	t->settling = true;
+	t->since_ns = now_ns + KBP_THRIFT_SETTLE_NS;
 }
 
 /* Of the time of a look, what sleeps have saved, wake-ups paid. */
@@ -45,6 +47,13 @@ static void kbp_thrift_give_up(struct kbp_thrift *t, u64 now_ns, u64 rate)
 	t->through = true;
 }
 
+static bool kbp_thrift_is_void(const struct kbp_thrift *t, u64 span_ns)
+{
+	return t->spoilt ||
+	       t->rested_ns > span_ns / 1000 * KBP_THRIFT_OTHERS_PERMILLE ||
+	       t->others * 1000 > t->packets * KBP_THRIFT_OTHERS_PERMILLE;
+}
+
 /* A look of @span_ns is over. */
 static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
 			      u64 cycle_ns)
@@ -58,12 +67,19 @@ static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
 		kbp_thrift_try(t, now_ns);
 		return;
 	}
-	if (!t->through && !t->spoilt &&
-	    t->rested_ns <= span_ns / KBP_THRIFT_REST_PART) {
+	if (t->through) {
+		kbp_thrift_begin(t, now_ns);
+		return;
+	}
+	if (!kbp_thrift_is_void(t, span_ns)) {
 		if (kbp_thrift_saves(t, span_ns, cycle_ns))
 			t->pause_ns = 0;
 		else
 			kbp_thrift_give_up(t, now_ns, rate);
+	} else if (t->pause_ns) {
+		/* A trial has shown nothing: what was known before it stands. */
+		t->until_ns = now_ns + t->pause_ns;
+		t->through = true;
 	}
 	kbp_thrift_begin(t, now_ns);
 }
@@ -87,11 +103,15 @@ bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u32 packets,
 		kbp_thrift_try(thrift, now_ns);
 	}
 	thrift->found_ns = now_ns;
-	if (now_ns >= thrift->since_ns) {
-		thrift->packets += packets;
-		if (now_ns - thrift->since_ns >= KBP_THRIFT_LOOK_NS)
-			kbp_thrift_decide(thrift, now_ns,
-					  now_ns - thrift->since_ns, cycle_ns);
+	thrift->packets += packets;
+	if (thrift->settling) {
+		if (now_ns >= thrift->since_ns) {
+			thrift->settling = false;
+			kbp_thrift_begin(thrift, now_ns);
+		}
+	} else if (now_ns - thrift->since_ns >= KBP_THRIFT_LOOK_NS) {
+		kbp_thrift_decide(thrift, now_ns, now_ns - thrift->since_ns,
+				  cycle_ns);
 	}
 	return thrift->through != through;
 }
@@ -99,13 +119,10 @@ bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u32 packets,
 /**
  * kbp_thrift_slept() - the poller has slept, with nothing to poll
  * @thrift: what is known of what sleeping saves
- * @now_ns: the time, at its end
  * @slept_ns: from before it to after the wake-up
  */
-void kbp_thrift_slept(struct kbp_thrift *thrift, u64 now_ns, u64 slept_ns)
+void kbp_thrift_slept(struct kbp_thrift *thrift, u64 slept_ns)
 {
-	if (now_ns < thrift->since_ns + slept_ns)
-		return;
 	thrift->slept_ns += slept_ns;
 	thrift->sleeps++;
 }
@@ -118,6 +135,16 @@ void kbp_thrift_slept(struct kbp_thrift *thrift, u64 now_ns, u64 slept_ns)
 void kbp_thrift_rested(struct kbp_thrift *thrift, u64 rested_ns)
 {
 	thrift->rested_ns += rested_ns;
+}
+
+/**
+ * kbp_thrift_others() - the poller had packets of what this does not ask about
+ * @thrift: what is known of what sleeping saves
+ * @packets: how many
+ */
+void kbp_thrift_others(struct kbp_thrift *thrift, u32 packets)
+{
+	thrift->others += packets;
 }
 
 /**

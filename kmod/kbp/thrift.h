@@ -12,8 +12,8 @@
  * KBP_THRIFT_LOOK_NS and not before the devices' plans had KBP_THRIFT_SETTLE_NS to
  * follow the traffic; and once it is known not to pay, it is tried again when packets
  * have become rarer, after a silence, or when KBP_THRIFT_PAUSE_NS have gone by, then
- * twice that, and so on up to KBP_THRIFT_PAUSE_NS_MAX: in a trial packets are late,
- * and the 99th percentile is not to see it.
+ * twice that, and so on up to KBP_THRIFT_PAUSE_NS_MAX: in a trial packets are late. In
+ * the end trials have less than a hundredth of the time.
  */
 #ifndef KBP_THRIFT_H
 #define KBP_THRIFT_H
@@ -34,17 +34,19 @@ typedef uint64_t u64;
 #define KBP_THRIFT_PAUSE_NS_MAX	(8 * KBP_THRIFT_PAUSE_NS)
 /* Longer gaps are not polled through, and what follows them is another traffic. */
 #define KBP_THRIFT_SILENCE_NS	200000000ULL
-/* A look in which others had the CPU for a larger part of the time says nothing. */
-#define KBP_THRIFT_REST_PART	20
+/* A look says nothing in which others had more than this of the time, or of the packets. */
+#define KBP_THRIFT_OTHERS_PERMILLE	50
 
 struct kbp_thrift {
 	bool through;		/* the decision: poll through */
 	u64 found_ns;		/* when packets came last */
-	u64 since_ns;		/* since when the following are counted, or will be */
+	bool settling;		/* until since_ns nothing is looked at */
+	u64 since_ns;		/* since when the following are counted */
 	u64 slept_ns;		/* with the wake-ups */
 	u64 rested_ns;		/* left to others */
 	u32 sleeps;
 	u64 packets;
+	u64 others;		/* packets of what is not asked about */
 	bool spoilt;		/* something else kept the poller awake */
 	u64 rate;		/* packets a second, when it was decided to poll through */
 	u64 until_ns;		/* when to try again, if that stays as it is */
@@ -53,8 +55,9 @@ struct kbp_thrift {
 
 bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u32 packets,
 		      u64 cycle_ns);
-void kbp_thrift_slept(struct kbp_thrift *thrift, u64 now_ns, u64 slept_ns);
+void kbp_thrift_slept(struct kbp_thrift *thrift, u64 slept_ns);
 void kbp_thrift_rested(struct kbp_thrift *thrift, u64 rested_ns);
+void kbp_thrift_others(struct kbp_thrift *thrift, u32 packets);
 void kbp_thrift_spoil(struct kbp_thrift *thrift);
 
 #endif /* KBP_THRIFT_H */
