@@ -46,6 +46,12 @@ ip netns exec kbp-pod-host iptables -t nat -S | grep -q -- '--dport 7700' || lab
 kbp topo del pod || lab_fail "del"
 lab_wait_for 30 nothing_left
 
+# Nothing is bound on the namespace's file, as when it was killed between the two steps of making it.
+kbp topo add pod > /dev/null || lab_fail "add again"
+umount /run/netns/kbp-pod-app
+kbp topo del pod || lab_fail "del without the pod's namespace"
+lab_wait_for 30 nothing_left
+
 for delay in 0 0.3 1; do
 	kbp topo add pod > /dev/null 2>&1 &
 	pid=$!

@@ -125,7 +125,7 @@ impl Network {
         let mut child = helper(&program)
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", &self.name)
-            .env("CNI_NETNS", netns::path(&self.netns))
+            .env("CNI_NETNS", self.netns_for(command))
             .env("CNI_IFNAME", &self.ifname)
             .env("CNI_PATH", &self.folder)
             .stdin(Stdio::piped())
@@ -154,6 +154,15 @@ impl Network {
                 Err(failed(format!("{} ({})", tail(&stderr, 3), output.status)))
             }
             words => Err(failed(words.into())),
+        }
+    }
+
+    /// The pod's namespace, for a plug-in. For DEL nothing if there is none: the plug-ins take one that is not bound on
+    /// its file, whoever was making it having been killed, for an error.
+    fn netns_for(&self, command: &str) -> PathBuf {
+        match command {
+            "DEL" if netns::open(Some(&self.netns)).is_err() => PathBuf::new(),
+            _ => netns::path(&self.netns),
         }
     }
 
