@@ -1,7 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2:igb --package util-linux --package irqbalance --package socat --timeout 300s
-# beside: others
 #
 # Two pollers serve the receive queues of one card: traffic of many flows, none of it in a softirq on their CPUs, none of
 # it lost. A bridge and the end of a veth in another namespace are attached by name. Every file that was written holds
