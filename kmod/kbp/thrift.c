@@ -61,14 +61,13 @@ static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
 	u64 rate = t->packets * 1000 / (span_ns / 1000000);
 	bool rarer = 4 * rate < 3 * t->rate;
 
-	if (t->through && (rarer || now_ns >= t->until_ns)) {
+	if (t->through) {
 		if (rarer)
 			t->pause_ns = 0;
-		kbp_thrift_try(t, now_ns);
-		return;
-	}
-	if (t->through) {
-		kbp_thrift_begin(t, now_ns);
+		if (rarer || now_ns >= t->until_ns)
+			kbp_thrift_try(t, now_ns);
+		else
+			kbp_thrift_begin(t, now_ns);
 		return;
 	}
 	if (!kbp_thrift_is_void(t, span_ns)) {

@@ -293,8 +293,8 @@ static void gap(struct kbp_window *w, u64 gap_ns)
 
 /*
  * Random traffic of 15,000 packets a second leaves two fifths of the CPU asleep with the
- * budget that it has. It is not polled through, also if something was before
- * it whose trials had shown nothing.
+ * budget that it has. It is not polled through, also if something was before it whose
+ * trials had shown nothing.
  */
 static void test_random(void)
 {
