@@ -187,6 +187,7 @@ struct kbp_poller {
 	u64 last_ns;
 	unsigned long last_qs;		/* jiffies */
 	u64 bh_waits[KBP_WAITS];	/* for BH; PREEMPT_RT */
+	unsigned long irqs_seen;	/* of its CPU; PREEMPT_RT */
 	unsigned int spins;		/* empty rounds */
 	bool resting;			/* serves only class rt, in small budgets */
 	bool released;			/* rests, with the interrupts of all devices armed */
@@ -194,6 +195,7 @@ struct kbp_poller {
 	bool serving;			/* polls what is of class rt */
 	struct kbp_lap lap;		/* of class normal */
 	u32 wakeful;			/* what keeps it awake: devices, backlog, a lacking one */
+	bool pressed;			/* a round began with work of class normal left */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */

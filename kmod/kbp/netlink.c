@@ -17,11 +17,8 @@
 #define KBP_WATCHDOG_MS_MAX	10000
 #define KBP_BUDGET_DEFAULT	8
 #define KBP_BUDGET_MAX		64
-/*
- * On PREEMPT_RT interrupt threads are FIFO 50, and one of equal priority waits for a
- * poller that polls (docs/decisions/017).
- */
-#define KBP_PRIORITY_DEFAULT	(IS_ENABLED(CONFIG_PREEMPT_RT) ? 49 : 50)
+/* That of interrupt threads on PREEMPT_RT (docs/decisions/017). */
+#define KBP_PRIORITY_DEFAULT	50
 #define KBP_PRIORITY_MAX	98
 #define KBP_WAKE_LATENCY_US_MAX	10000
 #define KBP_CSTATE_LATENCY_US_MAX	30000

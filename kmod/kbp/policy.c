@@ -86,14 +86,17 @@ static struct kbp_next kbp_duty_decide(struct kbp_duty *duty,
 /*
  * FIFO, but not for long while it is alone. To change that costs microseconds in
  * the way of a packet, so one that polls only for a while stays FIFO; its sleep
- * pays for that.
+ * pays for that. Where a thread of an interrupt would preempt it in its round, it is
+ * FIFO for nine tenths of the time.
  */
 static bool kbp_duty_wants_fifo(const struct kbp_duty *duty,
 				const struct kbp_view *view, enum kbp_step step)
 {
 	if (!view->fifo || !view->alone || step != KBP_STEP_POLL)
 		return view->fifo;
-	return duty->fifo && duty->debt_ns < KBP_YIELD_NS;
+	if (!duty->fifo)
+		return view->irq_threads && !duty->debt_ns;
+	return duty->debt_ns < (view->irq_threads ? KBP_DEBT_NS : KBP_YIELD_NS);
 }
 
 /**

@@ -26,7 +26,8 @@ typedef uint64_t u64;
  * RT throttling (before 6.12) stops a FIFO thread even if nobody else wants
  * the CPU. A poller that is alone therefore runs as SCHED_OTHER, with the
  * highest weight, after KBP_RUN_NS of FIFO without a rest, and turns FIFO when
- * somebody comes.
+ * somebody comes. Where interrupts are threads (PREEMPT_RT) it turns FIFO again as
+ * soon as that has paid for what it ran as FIFO before.
  */
 #define KBP_RUN_NS		900000ULL
 #define KBP_YIELD_NS		100000ULL
@@ -87,6 +88,7 @@ struct kbp_view {
 	bool holds;		/* it holds NAPIs whose interrupts are masked */
 	bool alone;		/* no other thread wants this CPU */
 	bool fifo;		/* scheduling policy that was asked for */
+	bool irq_threads;	/* interrupts are threads, which preempt SCHED_OTHER */
 	bool patching;		/* a live patch waits for it */
 	u64 due_ns;		/* when packets are likely; 0: no such time */
 };

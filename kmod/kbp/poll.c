@@ -223,12 +223,18 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 }
 
 /*
- * Does it wait for its interrupt? If the poller is awake in any case, for another
- * device or the backlog, nothing would be saved by that.
+ * Is the poller awake in any case, for another device or the backlog, or, seen from
+ * class rt, for what is left of class normal? Then nothing is saved by an interrupt.
  */
+static bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a)
+{
+	return p->wakeful || (p->pressed && a->class == KBP_POLL_CLASS_RT);
+}
+
+/* Does it wait for its interrupt? */
 static bool kbp_is_let_sleep(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return a->armed && !(kbp_is_adaptive(a) && p->wakeful);
+	return a->armed && !(kbp_is_adaptive(a) && kbp_is_awake(p, a));
 }
 
 /**

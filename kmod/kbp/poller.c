@@ -7,6 +7,7 @@
  * is bound to its CPU; what it does next is decided in policy.c, how it polls
  * is in round.c.
  */
+#include <linux/kernel_stat.h>
 #include <linux/kthread.h>
 #include <linux/livepatch.h>
 #include <linux/rtnetlink.h>
@@ -361,9 +362,29 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 		     !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
+	view->irq_threads = IS_ENABLED(CONFIG_PREEMPT_RT);
 	view->patching = klp_patch_pending(current);
 	kbp_count(&p->stats, busy_ns, view->now_ns - p->last_ns);
 	p->last_ns = view->now_ns;
+}
+
+/*
+ * PREEMPT_RT: an interrupt has come, and its thread has our priority and waits for us.
+ * It has its turn here, where BH is on. If it ran at once, it would soon wait for BH,
+ * lend us its priority for the rest of the round, and be switched to twice.
+ */
+static void kbp_let_interrupts(struct kbp_poller *p)
+{
+	unsigned long irqs;
+
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		return;
+	irqs = this_cpu_read(kstat.irqs_sum);
+	if (likely(irqs == p->irqs_seen))
+		return;
+	p->irqs_seen = irqs;
+	if (p->fifo)
+		yield();
 }
 
 /*
@@ -427,6 +448,7 @@ static int kbp_thread(void *data)
 		do {
 			work = kbp_round(p);
 			WRITE_ONCE(p->beat, p->beat + 1);
+			kbp_let_interrupts(p);
 			if (unlikely(p->lacking) && !p->letting_go)
 				kbp_claim_all(p);
 			if (!work)

@@ -206,6 +206,34 @@ static void test_wakes(u64 poll_ns_max, u64 sleep_ns, bool may_change)
 		fail("the policy changed for a short stretch", view.now_ns);
 }
 
+/*
+ * It is alone, holds devices, and interrupts are threads: it is FIFO for most of the
+ * time, so that few of them preempt it, and seldom changes.
+ */
+static void test_irq_threads(u64 poll_ns_max)
+{
+	struct kbp_view view = { .holds = true, .alone = true, .fifo = true,
+				 .irq_threads = true };
+	u64 begin_ns, fifo_ns = 0, until_ns = 5 * NSEC_PER_SEC;
+	struct kbp_duty duty = { .fifo = true };
+	struct ledger l = { .fifo = true };
+	int changes = 0;
+	bool fifo = true;
+
+	while (view.now_ns < until_ns) {
+		begin_ns = view.now_ns;
+		live_round(&duty, &view, &l, poll_ns_max, 0);
+		if (fifo)
+			fifo_ns += view.now_ns - begin_ns;
+		changes += l.fifo != fifo;
+		fifo = l.fifo;
+	}
+	if (fifo_ns * 100 < view.now_ns * 85)
+		fail("threads of interrupts may preempt it too often", view.now_ns);
+	if (changes > 1100 * 5)
+		fail("the policy changes too often", view.now_ns);
+}
+
 static void test_life(void)
 {
 	struct kbp_view view = { .now_ns = rnd() % NSEC_PER_SEC };
@@ -214,6 +242,7 @@ static void test_life(void)
 	int i;
 
 	view.fifo = rnd() & 1;
+	view.irq_threads = rnd() & 1;
 	for (i = 0; i < ROUNDS / LIVES; i++) {
 		view.work = rnd() % 3 == 0;
 		view.holds = rnd() % 8 != 0;
@@ -264,6 +293,8 @@ int main(void)
 	test_short_tasks();
 	test_wakes(20000, 20000, false);
 	test_wakes(200000, 100, true);
+	test_irq_threads(2000);
+	test_irq_threads(100000);
 	test_letting_go();
 	for (life = 0; life < LIVES; life++)
 		flood_rest(KBP_PATCH_NS, 130000);

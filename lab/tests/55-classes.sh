@@ -5,7 +5,9 @@
 #
 # The two classes of a poller, with a storm of three NAPI instances on its CPU, which are merely owned and so of class
 # normal. A card of class rt waits for one small poll of them; the same card in class normal waits for one of each. The
-# storm is done all the same, each of the three has its share, and nothing goes through softirq.
+# storm is done all the same, each of the three has its share, and nothing goes through softirq. In mode adaptive the card
+# needs no interrupts while the storm keeps the poller awake; where interrupts are threads (PREEMPT_RT), those that it
+# needs in mode sleep wait until bottom halves are on, and are not switched to twice.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -20,6 +22,24 @@ measure() {
 	net_traffic "$1" --count 3000 --period-us 500
 	net_none_lost "$1"
 	kbp detach eth0 > /dev/null || lab_fail "detach"
+}
+
+# switches: how often the thread of the card's receive interrupt went to sleep, or to wait for a lock.
+switches() {
+	grep -l '^irq/.*eth0-rx' /proc/[0-9]*/comm | while read -r comm; do
+		grep -h '^voluntary' "${comm%comm}status"
+	done | awk '{ sum += $2 } END { print sum + 0 }'
+}
+
+# interrupts MODE: with the card in class rt and that mode, interrupts for 1000 pings; and SWITCHES of its thread.
+interrupts() {
+	kbp attach eth0 --cpu "$NET_CPU" --class rt --mode "$1" > /dev/null || lab_fail "attach"
+	before=$(net_interrupts eth0) SWITCHES=$(switches)
+	net_traffic "irqs-$1" --count 1000 --period-us 500
+	net_none_lost "irqs-$1"
+	INTERRUPTS=$(($(net_interrupts eth0) - before)) SWITCHES=$(($(switches) - SWITCHES))
+	kbp detach eth0 > /dev/null || lab_fail "detach"
+	echo "$1: $INTERRUPTS interrupts, $SWITCHES switches of their thread"
 }
 
 net_up
@@ -54,6 +74,15 @@ echo "p99 in class rt $p99_rt ns, in class normal $p99_normal ns; $softirqs soft
 # Three polls of 40 us, where class rt waits for a part of one.
 [ "$p99_normal" -gt $((p99_rt + 50000)) ] || lab_fail "class normal does not wait for its like"
 [ "$softirqs" -lt 100 ] || lab_fail "the storm goes through softirq"
+
+interrupts sleep
+sleep_interrupts=$INTERRUPTS
+if grep -q PREEMPT_RT /proc/version; then
+	[ "$SWITCHES" -ge "$INTERRUPTS" ] || lab_fail "threads of interrupts did not run"
+	[ $((SWITCHES * 10)) -lt $((INTERRUPTS * 14)) ] || lab_fail "threads of interrupts wait for bottom halves"
+fi
+interrupts adaptive
+[ $((INTERRUPTS * 3)) -lt "$sleep_interrupts" ] || lab_fail "mode adaptive has interrupts though the poller is awake"
 
 # Each of the three is served alike, to one burst.
 served=$(cat /sys/module/storm/parameters/served)

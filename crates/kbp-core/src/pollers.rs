@@ -24,25 +24,21 @@ pub struct PollerPlan {
 }
 
 /// The priority of the threads that handle interrupts on PREEMPT_RT, as the kernel makes them.
-const IRQ_THREAD_PRIORITY: u32 = 50;
+pub const IRQ_THREAD_PRIORITY: u8 = 50;
 
-/// The priority of a poller for which none was named.
-pub fn default_priority(host: &Host) -> u8 {
-    let below = u8::from(host.is_preempt_rt());
-    IRQ_THREAD_PRIORITY as u8 - below
-}
+/// The priority of a poller for which none was named; on PREEMPT_RT it has to be that of the interrupts' threads.
+pub const DEFAULT_PRIORITY: u8 = 50;
 
-/// On PREEMPT_RT what wakes a poller is a thread, which has to get on while another device is polled.
+/// On PREEMPT_RT what wakes a poller is a thread, for which the poller makes way if it has the same priority.
 fn priority_note(host: &Host, spec: &PollerSpec) -> Option<String> {
     match spec.schedule {
         Some(Schedule::Fifo { priority })
-            if priority >= IRQ_THREAD_PRIORITY && host.is_preempt_rt() =>
+            if priority > u32::from(IRQ_THREAD_PRIORITY) && host.is_preempt_rt() =>
         {
             Some(format!(
                 "with priority {priority} the poller keeps the threads that handle interrupts on this PREEMPT_RT kernel \
                  (SCHED_FIFO {IRQ_THREAD_PRIORITY}) from its CPU until it rests, and a device that waits for its \
-                 interrupt waits with them; {} lets them run",
-                default_priority(host)
+                 interrupt waits with them; {DEFAULT_PRIORITY} lets them run"
             ))
         }
         _ => None,

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kbp_core::pollers::default_priority;
+use kbp_core::pollers::DEFAULT_PRIORITY;
 use kbp_core::Host;
 
 use super::frames::{self, FramesArgs};
@@ -123,7 +123,7 @@ pub struct CompareArgs {
     /// SCHED_FIFO priority of client and server
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u8).range(1..=98))]
     app_priority: u8,
-    /// SCHED_FIFO priority of the poller and of threads that serve instead of it [default: 50, on PREEMPT_RT 49]
+    /// SCHED_FIFO priority of the poller and of threads that serve instead of it [default: 50]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
     poller_priority: Option<u8>,
     /// Mechanisms whose idle cells sockperf measures too, in the first round; `none` for none
@@ -253,8 +253,7 @@ impl CompareArgs {
     }
 
     fn poller_priority(&self) -> u8 {
-        let default_priority = || default_priority(&Host::system());
-        self.poller_priority.unwrap_or_else(default_priority)
+        self.poller_priority.unwrap_or(DEFAULT_PRIORITY)
     }
 
     fn row_ns(&self, preset: &Preset) -> RowNs {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use kbp_core::pollers::default_priority;
+use kbp_core::pollers::DEFAULT_PRIORITY;
 use kbp_core::Host;
 use serde_json::json;
 
@@ -78,7 +78,7 @@ pub struct MechanismArgs {
     /// CPU of receive interrupts, threads and poller
     #[arg(long, default_value_t = 0, value_name = "N")]
     cpu: u32,
-    /// SCHED_FIFO priority of what the mechanism runs [default: 50, on PREEMPT_RT 49]
+    /// SCHED_FIFO priority of what the mechanism runs [default: 50]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
     priority: Option<u8>,
     /// The kbp module, for its modes; the one that is installed by default
@@ -159,9 +159,8 @@ fn object(mechanism: &Mechanism, answer: &std::result::Result<(), String>) -> se
 
 impl MechanismArgs {
     fn config(&self) -> MechanismConfig {
-        let default_priority = || default_priority(&Host::system());
         MechanismConfig {
-            fifo_priority: self.priority.unwrap_or_else(default_priority),
+            fifo_priority: self.priority.unwrap_or(DEFAULT_PRIORITY),
             module: self.module.clone(),
             keep_module: KeepModule::No,
             busy_read_us: self.busy_read_us,

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 
+use kbp_core::pollers::IRQ_THREAD_PRIORITY;
 use kbp_core::sched::Scheduling;
 use kbp_core::state::StateFile;
 use kbp_core::Host;
@@ -80,9 +81,14 @@ impl Bench<'_> {
         self.rig.cpus.poller
     }
 
-    /// The `SCHED_FIFO` scheduling of the configuration.
+    /// The `SCHED_FIFO` scheduling of the configuration, for threads that are no pollers of ours: on PREEMPT_RT below
+    /// the threads of interrupts, which wake them and would wait until they have nothing to do.
     pub fn fifo(&self) -> Scheduling {
-        Scheduling::fifo(i32::from(self.config.fifo_priority))
+        let priority = match Host::system().is_preempt_rt() {
+            true => self.config.fifo_priority.min(IRQ_THREAD_PRIORITY - 1),
+            false => self.config.fifo_priority,
+        };
+        Scheduling::fifo(i32::from(priority))
     }
 
     /// The network namespaces of all interfaces, each once.
