@@ -327,7 +327,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
  */
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a)
 {
-	if (a->armed && !p->wakeful)
+	if (a->armed && !kbp_is_awake(p, a))
 		return;
 	a->adaptive->due_ns = ktime_get_ns();
 	WRITE_ONCE(a->armed, true);

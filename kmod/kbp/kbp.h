@@ -353,6 +353,7 @@ static inline bool kbp_is_relieved(const struct kbp_poller *p)
 void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 		    enum kbp_poll_class class, int work);
 int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a);
+bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a);
 bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class, int *work);
 
 /* round.c: who is polled, in which order */

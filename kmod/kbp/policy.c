@@ -42,11 +42,15 @@ static u64 kbp_duty_rest_ns(const struct kbp_duty *duty)
 }
 
 /* A FIFO poller whose CPU others want: 90 % for it, in short stretches. */
-static struct kbp_next kbp_duty_fifo(struct kbp_duty *duty)
+static struct kbp_next kbp_duty_fifo(struct kbp_duty *duty,
+				     const struct kbp_view *view)
 {
+	/* It may owe something from before they came. */
+	u64 debt_ns = KBP_DEBT_NS + (view->irq_threads ? KBP_ALONE_DEBT_NS : 0);
+
 	if (duty->stretch_ns < KBP_RUN_NS)
 		return kbp_next_of(KBP_STEP_POLL, 0);
-	if (!duty->napped && duty->debt_ns < KBP_DEBT_NS) {
+	if (!duty->napped && duty->debt_ns < debt_ns) {
 		duty->napped = true;
 		return kbp_next_of(KBP_STEP_NAP, KBP_NAP_NS);
 	}
@@ -79,7 +83,7 @@ static struct kbp_next kbp_duty_decide(struct kbp_duty *duty,
 		duty->napped = false;
 		return kbp_next_of(KBP_STEP_POLL, 0);
 	}
-	return view->fifo ? kbp_duty_fifo(duty) :
+	return view->fifo ? kbp_duty_fifo(duty, view) :
 			    kbp_duty_other(duty, view->work);
 }
 
@@ -96,7 +100,8 @@ static bool kbp_duty_wants_fifo(const struct kbp_duty *duty,
 		return view->fifo;
 	if (!duty->fifo)
 		return view->irq_threads && !duty->debt_ns;
-	return duty->debt_ns < (view->irq_threads ? KBP_DEBT_NS : KBP_YIELD_NS);
+	return duty->debt_ns <
+	       (view->irq_threads ? KBP_ALONE_DEBT_NS : KBP_YIELD_NS);
 }
 
 /**

@@ -26,8 +26,8 @@ typedef uint64_t u64;
  * RT throttling (before 6.12) stops a FIFO thread even if nobody else wants
  * the CPU. A poller that is alone therefore runs as SCHED_OTHER, with the
  * highest weight, after KBP_RUN_NS of FIFO without a rest, and turns FIFO when
- * somebody comes. Where interrupts are threads (PREEMPT_RT) it turns FIFO again as
- * soon as that has paid for what it ran as FIFO before.
+ * somebody comes. Where interrupts are threads (PREEMPT_RT) it is FIFO until it owes
+ * KBP_ALONE_DEBT_NS, and again as soon as that is paid.
  */
 #define KBP_RUN_NS		900000ULL
 #define KBP_YIELD_NS		100000ULL
@@ -42,6 +42,9 @@ typedef uint64_t u64;
 
 /* Naps are less than the others' share; this much may be owed to them. */
 #define KBP_DEBT_NS		(2 * KBP_YIELD_NS)
+
+/* What a FIFO poller that is alone may owe where interrupts are threads. */
+#define KBP_ALONE_DEBT_NS	(2 * KBP_YIELD_NS)
 
 /* The longest rest that it takes at once for what it owes. */
 #define KBP_YIELD_NS_MAX	(5 * KBP_YIELD_NS)

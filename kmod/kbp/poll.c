@@ -222,11 +222,15 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 		WRITE_ONCE(a->armed, true);
 }
 
-/*
- * Is the poller awake in any case, for another device or the backlog, or, seen from
- * class rt, for what is left of class normal? Then nothing is saved by an interrupt.
+/**
+ * kbp_is_awake() - is the poller awake in any case, and not for this device?
+ * @p: the poller
+ * @a: the device's attachment
+ *
+ * For another device or the backlog, or, seen from class rt, for what is left of class
+ * normal. Then nothing is saved by an interrupt.
  */
-static bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a)
+bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a)
 {
 	return p->wakeful || (p->pressed && a->class == KBP_POLL_CLASS_RT);
 }

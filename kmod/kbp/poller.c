@@ -370,8 +370,8 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 
 /*
  * PREEMPT_RT: an interrupt has come, and its thread has our priority and waits for us.
- * It has its turn here, where BH is on. If it ran at once, it would soon wait for BH,
- * lend us its priority for the rest of the round, and be switched to twice.
+ * It has its turn here, between two rounds. On most kernels it could not do more if it
+ * ran at once: it would wait for BH, lend us its priority, and be switched to twice.
  */
 static void kbp_let_interrupts(struct kbp_poller *p)
 {

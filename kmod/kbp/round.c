@@ -180,7 +180,8 @@ static int kbp_turn_rt(struct kbp_poller *p)
 	int work, found;
 
 	p->serving = true;
-	p->pressed = !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
+	p->pressed = !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ||
+		     kbp_backlog_has_packets(p);
 	work = kbp_turn_held_rt(p);
 	/*
 	 * A packet of a container passes the backlog once for each veth, bridge

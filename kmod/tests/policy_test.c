@@ -162,9 +162,10 @@ static void test_share(bool fifo, u64 poll_ns_max, u64 serve_ns)
  * Somebody needs a few microseconds, over and over: a nap is all that each
  * needs, and yet the naps must not add up to RT throttling.
  */
-static void test_short_tasks(void)
+static void test_short_tasks(bool irq_threads)
 {
-	struct kbp_view view = { .holds = true, .fifo = true };
+	struct kbp_view view = { .holds = true, .fifo = true,
+				 .irq_threads = irq_threads };
 	struct kbp_duty duty = {};
 	struct ledger l = {};
 	u64 until_ns = 5 * NSEC_PER_SEC;
@@ -175,6 +176,29 @@ static void test_short_tasks(void)
 		rested = false;
 		live_round(&duty, &view, &l, 2000, 0);
 		rested = l.stretch_ns == 0 && !view.alone;
+	}
+}
+
+/* Somebody needs a few microseconds now and then, and it is alone otherwise: it naps. */
+static void test_seldom_tasks(bool irq_threads)
+{
+	struct kbp_view view = { .holds = true, .fifo = true,
+				 .irq_threads = irq_threads };
+	u64 until_ns = 5 * NSEC_PER_SEC, next_ns = 0;
+	struct kbp_duty duty = { .fifo = true };
+	struct kbp_next next;
+
+	while (view.now_ns < until_ns) {
+		view.now_ns += 100 + rnd() % 2000;
+		view.alone = view.now_ns < next_ns;
+		next = kbp_duty_next(&duty, &view);
+		if (next.step == KBP_STEP_POLL)
+			continue;
+		if (next.step != KBP_STEP_NAP)
+			fail("a rest where a nap would do", view.now_ns);
+		view.now_ns += next.rest_ns;
+		kbp_duty_rested(&duty, view.now_ns, next.rest_ns);
+		next_ns = view.now_ns + 2000000 + rnd() % 4000000;
 	}
 }
 
@@ -290,7 +314,10 @@ int main(void)
 	/* A flood: a round of eight polls, and small ones in rests. */
 	test_share(true, 1000000, 20000);
 	test_share(true, 2000000, 130000);
-	test_short_tasks();
+	test_short_tasks(false);
+	test_short_tasks(true);
+	test_seldom_tasks(false);
+	test_seldom_tasks(true);
 	test_wakes(20000, 20000, false);
 	test_wakes(200000, 100, true);
 	test_irq_threads(2000);

@@ -78,10 +78,19 @@ echo "p99 in class rt $p99_rt ns, in class normal $p99_normal ns; $softirqs soft
 interrupts sleep
 sleep_interrupts=$INTERRUPTS
 if grep -q PREEMPT_RT /proc/version; then
-	[ "$SWITCHES" -ge "$INTERRUPTS" ] || lab_fail "threads of interrupts did not run"
+	[ $((SWITCHES * 10)) -ge $((INTERRUPTS * 9)) ] || lab_fail "threads of interrupts did not run"
+	# On kernels without a lock behind bottom halves they never do.
 	[ $((SWITCHES * 10)) -lt $((INTERRUPTS * 14)) ] || lab_fail "threads of interrupts wait for bottom halves"
+	# A poller makes way for its equals.
+	for priority in 50 51; do
+		kbp poller add --cpu 1 -P "f:$priority" --dry-run > "$OUT/priority-$priority" 2>&1 || lab_fail "dry run"
+	done
+	grep -q "keeps the threads that handle interrupts" "$OUT/priority-51" || lab_fail "nothing is said of priority 51"
+	! grep -q "keeps the threads that handle interrupts" "$OUT/priority-50" || lab_fail "priority 50 is warned of"
 fi
+sleeps=$(kbp_counter sleeps)
 interrupts adaptive
+[ "$(kbp_counter sleeps)" -gt $((sleeps + 20)) ] || lab_fail "the poller does not sleep between the bursts of the storm"
 [ $((INTERRUPTS * 3)) -lt "$sleep_interrupts" ] || lab_fail "mode adaptive has interrupts though the poller is awake"
 
 # Each of the three is served alike, to one burst.

@@ -24,7 +24,7 @@ pub struct PollerPlan {
 }
 
 /// The priority of the threads that handle interrupts on PREEMPT_RT, as the kernel makes them.
-pub const IRQ_THREAD_PRIORITY: u8 = 50;
+pub const IRQ_THREAD_PRIORITY: u32 = 50;
 
 /// The priority of a poller for which none was named; on PREEMPT_RT it has to be that of the interrupts' threads.
 pub const DEFAULT_PRIORITY: u8 = 50;
@@ -33,7 +33,7 @@ pub const DEFAULT_PRIORITY: u8 = 50;
 fn priority_note(host: &Host, spec: &PollerSpec) -> Option<String> {
     match spec.schedule {
         Some(Schedule::Fifo { priority })
-            if priority > u32::from(IRQ_THREAD_PRIORITY) && host.is_preempt_rt() =>
+            if priority > IRQ_THREAD_PRIORITY && host.is_preempt_rt() =>
         {
             Some(format!(
                 "with priority {priority} the poller keeps the threads that handle interrupts on this PREEMPT_RT kernel \

@@ -6,6 +6,7 @@
 use crate::error::Error;
 use crate::host::Host;
 use crate::model::Schedule;
+use crate::pollers::IRQ_THREAD_PRIORITY;
 use crate::vm::cpuset;
 use crate::vm::model::Vm;
 use crate::vm::record::VmRecord;
@@ -14,8 +15,6 @@ use crate::CpuList;
 
 /// How many interrupts are named one by one.
 const IRQS_SHOWN: usize = 8;
-/// The priority of the threads that handle interrupts on PREEMPT_RT.
-const IRQ_THREAD_PRIORITY: u32 = 50;
 
 /// Refuses CPUs that have pollers; with `force` the sentence is returned instead.
 pub(super) fn refuse_pollers(

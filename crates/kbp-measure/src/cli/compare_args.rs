@@ -123,7 +123,7 @@ pub struct CompareArgs {
     /// SCHED_FIFO priority of client and server
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u8).range(1..=98))]
     app_priority: u8,
-    /// SCHED_FIFO priority of the poller and of threads that serve instead of it [default: 50]
+    /// SCHED_FIFO priority of the poller, and of threads that serve instead of it (on PREEMPT_RT 49 at most) [default: 50]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
     poller_priority: Option<u8>,
     /// Mechanisms whose idle cells sockperf measures too, in the first round; `none` for none

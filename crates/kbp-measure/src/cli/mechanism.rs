@@ -78,7 +78,7 @@ pub struct MechanismArgs {
     /// CPU of receive interrupts, threads and poller
     #[arg(long, default_value_t = 0, value_name = "N")]
     cpu: u32,
-    /// SCHED_FIFO priority of what the mechanism runs [default: 50]
+    /// SCHED_FIFO priority of what the mechanism runs; on PREEMPT_RT threads of mainline have 49 at most [default: 50]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
     priority: Option<u8>,
     /// The kbp module, for its modes; the one that is installed by default

@@ -85,7 +85,7 @@ impl Bench<'_> {
     /// the threads of interrupts, which wake them and would wait until they have nothing to do.
     pub fn fifo(&self) -> Scheduling {
         let priority = match Host::system().is_preempt_rt() {
-            true => self.config.fifo_priority.min(IRQ_THREAD_PRIORITY - 1),
+            true => self.config.fifo_priority.min(IRQ_THREAD_PRIORITY as u8 - 1),
             false => self.config.fifo_priority,
         };
         Scheduling::fifo(i32::from(priority))

@@ -157,7 +157,7 @@ impl Kbp {
         if poller.owns != Owns::All {
             return Err(bench.inactive("the poller does not own all of its CPU"));
         }
-        // The thread itself is FIFO only while others want its CPU, so what it is right now proves nothing: the
+        // The thread itself is not FIFO all the time while it is alone, so what it is right now proves nothing: the
         // module is asked, and the CPU is looked at.
         let cpus = sched::affinity(poller.pid).map_err(kbp_core::Error::from)?;
         let fifo = Schedule::Fifo {

@@ -321,7 +321,8 @@ pub enum KeepModule {
 /// What mechanisms need to be set up.
 #[derive(Debug, Clone)]
 pub struct MechanismConfig {
-    /// `SCHED_FIFO` priority of the poller, of `threaded-fifo` and of `backlog-threads`.
+    /// `SCHED_FIFO` priority of the poller, and of the threads of `threaded-fifo` and `backlog-threads`, which on
+    /// PREEMPT_RT have 49 at most.
     pub fifo_priority: u8,
     /// File of our kernel module; `None` takes the one that is installed for this kernel.
     pub module: Option<PathBuf>,

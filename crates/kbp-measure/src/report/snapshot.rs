@@ -112,7 +112,7 @@ fn configuration(config: &Config) -> Vec<Definition> {
         ),
         (
             "Priorities",
-            format!("client and server SCHED_FIFO {app}, threaded-fifo and poller SCHED_FIFO {poller}"),
+            format!("client and server SCHED_FIFO {app}, threaded-fifo (on PREEMPT_RT 49 at most) and poller SCHED_FIFO {poller}"),
         ),
         ("Storm", config.storm.clone()),
         ("Seed", config.seed.to_string()),

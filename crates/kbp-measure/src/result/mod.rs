@@ -125,7 +125,7 @@ pub struct Config {
     pub cpus: Cpus,
     /// `SCHED_FIFO` priority of client and server.
     pub app_fifo_priority: u8,
-    /// `SCHED_FIFO` priority of the poller and of `threaded-fifo`.
+    /// `SCHED_FIFO` priority of the poller and of `threaded-fifo`, which on PREEMPT_RT has 49 at most.
     pub poller_fifo_priority: u8,
     /// What the load `storm` is made of, in words.
     pub storm: String,
