@@ -123,9 +123,9 @@ pub struct CompareArgs {
     /// SCHED_FIFO priority of client and server
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u8).range(1..=98))]
     app_priority: u8,
-    /// SCHED_FIFO priority of the poller, and of threads that serve instead of it (on PREEMPT_RT 49 at most) [default: 50]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
-    poller_priority: Option<u8>,
+    /// SCHED_FIFO priority of the poller, and of threads that serve instead of it (on PREEMPT_RT 49 at most)
+    #[arg(long, default_value_t = DEFAULT_PRIORITY, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
+    poller_priority: u8,
     /// Mechanisms whose idle cells sockperf measures too, in the first round; `none` for none
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     third_party: Vec<String>,
@@ -219,7 +219,7 @@ impl CompareArgs {
             frames: self.frames.traffics(u64::from(self.seed), TIMEOUT_NS)?,
             row_ns: self.row_ns(preset::find(&self.preset)?),
             mechanisms: MechanismConfig {
-                fifo_priority: self.poller_priority(),
+                fifo_priority: self.poller_priority,
                 module: self.module(),
                 keep_module: KeepModule::WhileOurs,
                 ..MechanismConfig::default()
@@ -250,10 +250,6 @@ impl CompareArgs {
     /// The revision of the source.
     pub(super) fn git(&self) -> Option<&str> {
         self.git.as_deref()
-    }
-
-    fn poller_priority(&self) -> u8 {
-        self.poller_priority.unwrap_or(DEFAULT_PRIORITY)
     }
 
     fn row_ns(&self, preset: &Preset) -> RowNs {
@@ -330,7 +326,7 @@ impl CompareArgs {
             row_ns: options.row_ns.clone(),
             cpus: options.path.cpus,
             app_fifo_priority: self.app_priority,
-            poller_fifo_priority: self.poller_priority(),
+            poller_fifo_priority: self.poller_priority,
             storm: Load::Storm.words(&options.loads),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             loads: plan

@@ -78,9 +78,9 @@ pub struct MechanismArgs {
     /// CPU of receive interrupts, threads and poller
     #[arg(long, default_value_t = 0, value_name = "N")]
     cpu: u32,
-    /// SCHED_FIFO priority of what the mechanism runs; on PREEMPT_RT threads of mainline have 49 at most [default: 50]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
-    priority: Option<u8>,
+    /// SCHED_FIFO priority of what the mechanism runs; on PREEMPT_RT threads of mainline have 49 at most
+    #[arg(long, default_value_t = DEFAULT_PRIORITY, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
+    priority: u8,
     /// The kbp module, for its modes; the one that is installed by default
     #[arg(long, value_name = "FILE")]
     module: Option<PathBuf>,
@@ -160,7 +160,7 @@ fn object(mechanism: &Mechanism, answer: &std::result::Result<(), String>) -> se
 impl MechanismArgs {
     fn config(&self) -> MechanismConfig {
         MechanismConfig {
-            fifo_priority: self.priority.unwrap_or(DEFAULT_PRIORITY),
+            fifo_priority: self.priority,
             module: self.module.clone(),
             keep_module: KeepModule::No,
             busy_read_us: self.busy_read_us,
