@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock virtual --cpus 4 --nics 2 --timeout 400s --module lab/modules/storm
+# lab: --clock virtual --cpus 4 --nics 2 --append isolcpus=domain,1 --timeout 400s --module lab/modules/storm
 # kernels: wide
 #
 # The two classes of a poller, with a storm of three NAPI instances on its CPU, which are merely owned and so of class
@@ -8,6 +8,8 @@
 # storm is done all the same, each of the three has its share, and nothing goes through softirq. In mode adaptive the card
 # needs no interrupts while the storm keeps the poller awake; where interrupts are threads (PREEMPT_RT), those that it
 # needs in mode sleep wait until bottom halves are on, and are not switched to twice.
+#
+# The tester's CPU is out of the scheduler's domains, as another machine would be.
 
 . /lab/lib.sh
 . /lab/net.sh

@@ -108,6 +108,9 @@ pub struct CompareArgs {
     /// CPU of the streams' receive interrupts [default: the poller's]
     #[arg(long, value_name = "N")]
     stream_cpu: Option<u32>,
+    /// CPU of the storm's NAPI instance; its hogs stay where they are [default: the poller's]
+    #[arg(long, value_name = "N")]
+    storm_cpu: Option<u32>,
     /// CPUs of housekeeping, tester, poller and application [default: 0,1,2,3, or what there is]
     #[arg(long, value_delimiter = ',', num_args = 4, value_name = "N")]
     cpus: Vec<u32>,
@@ -303,10 +306,12 @@ impl CompareArgs {
     }
 
     fn loads(&self, cpus: Cpus) -> LoadConfig {
-        LoadConfig {
+        let mut loads = LoadConfig {
             hog_cpus: vec![cpus.poller, cpus.poller, cpus.application, cpus.application],
             ..LoadConfig::against(cpus.poller, &self.modules, self.seed)
-        }
+        };
+        loads.storm.cpu = self.storm_cpu.unwrap_or(cpus.poller);
+        loads
     }
 
     /// All of it, for the result.
@@ -522,5 +527,14 @@ mod tests {
         assert_eq!(of(&[0, 2, 5]), [0, 0, 2, 5]);
         assert_eq!(of(&[0, 1]), [0, 0, 1, 0]);
         assert_eq!(of(&[3]), [3, 3, 3, 3]);
+    }
+
+    #[test]
+    fn the_storm_goes_where_it_is_sent_and_its_hogs_do_not() {
+        let cpus = spread(&[0, 1, 2, 3]);
+        let here = args(&[]).loads(cpus);
+        let away = args(&["--storm-cpu", "0"]).loads(cpus);
+        assert_eq!((here.storm.cpu, away.storm.cpu), (2, 0));
+        assert_eq!(here.hog_cpus, away.hog_cpus);
     }
 }
