@@ -14,6 +14,7 @@ use crate::host::{Host, HostError};
 use crate::livepatch::Livepatch;
 use crate::modfile::{self, ModuleFile, NeededSymbol};
 use crate::module::{self, NAME};
+use crate::page_lists;
 use crate::procfs::Symbol;
 
 /// The functions that the module replaces, all in the kernel image. A module file that names its
@@ -123,7 +124,10 @@ pub fn check(host: &Host, module: Option<&Path>) -> Result<Report, Error> {
         kernel,
         possible,
         items,
-        remarks: damon_remark(host).into_iter().collect(),
+        remarks: [damon_remark(host), page_lists_remark(host)]
+            .into_iter()
+            .flatten()
+            .collect(),
     })
 }
 
@@ -134,6 +138,13 @@ fn damon_remark(host: &Host) -> Option<String> {
         "damon_stat is on: its thread, kdamond, takes some CPU for a millisecond or more at a time, from the programs that \
          packets are for as well; to end it: echo N > /{DAMON_STAT}, or damon_stat.enabled=N on the kernel command line"
     ))
+}
+
+fn page_lists_remark(host: &Host) -> Option<String> {
+    page_lists::pages_at_once(host)
+        .ok()
+        .flatten()
+        .map(page_lists::remark)
 }
 
 fn replaced_functions(file: Option<&ModuleFile>) -> Vec<String> {

@@ -55,6 +55,7 @@ pub mod netdev;
 pub mod netlink;
 pub mod netns;
 pub mod overview;
+mod page_lists;
 pub mod placed;
 pub mod plan;
 pub mod pollers;
