@@ -6,7 +6,7 @@
 # run as a service by a system that was booted from a disk.
 #
 # Talk with the host goes through three virtio-serial ports, never through the console:
-#   kbp.control  lines, both ways (`ready`, `job BYTES`, `taken`, `turns ...`, `run`, `exit CODE`, `end`)
+#   kbp.control  lines, both ways (`ready`, `job BYTES`, `taken`, `turns ...`, `run`, `exit CODE`, `end`, `done`)
 #   kbp.output   what the script prints
 #   kbp.data     the job as a tar stream to us, $OUT as a tar stream back
 #
@@ -81,11 +81,12 @@ dmesg > "$OUT/dmesg.log"
 echo "exit $code" >&5
 tar -c -f - -C "$OUT" . >&7
 echo end >&5
+# What was sent may not have left QEMU yet, and ends with the machine. A host that is gone says nothing, too.
+read -r word <&5
 if [ -n "$JOB_REBOOT" ] && [ "$code" -eq 0 ]; then
 	# In order, with every service stopped; the host waits for it and starts the next kernel on the same disk.
 	systemctl --no-block reboot
 	sleep 600
 fi
 # The host ends the machine; this is for the case that it does not.
-sleep 5
 reboot -f

@@ -244,26 +244,22 @@ impl Machine {
         Ok(())
     }
 
-    /// Unpacks the tar stream that the guest sends into a folder, aside; without a folder it is thrown away.
+    /// Unpacks the tar stream that the guest sends into a folder, aside; without a folder it is thrown away. What is
+    /// returned says when the last of it is there, and what became of it: until then the machine has to live, since
+    /// what QEMU has not yet passed on ends with it.
     ///
     /// # Errors
     /// [`Error::Io`] when the connection cannot be used.
     pub(crate) fn receive_data(
         &mut self,
         folder: Option<&Path>,
-    ) -> Result<JoinHandle<std::io::Result<()>>> {
+    ) -> Result<Receiver<std::io::Result<()>>> {
         let stream = self.data.try_clone().at("copy", "the data connection")?;
         let folder = folder.map(Path::to_path_buf);
-        Ok(std::thread::spawn(move || {
-            let mut archive = tar::Archive::new(stream);
-            let unpacked = match &folder {
-                Some(folder) => archive.unpack(folder),
-                None => Ok(()),
-            };
-            // Nobody may wait for us to read what is behind the archive's end.
-            let rest = std::io::copy(&mut archive.into_inner(), &mut std::io::sink());
-            unpacked.and(rest.map(|_| ()))
-        }))
+        let (say, arrived) = channel();
+        self.threads
+            .push(std::thread::spawn(move || unpack(stream, folder, &say)));
+        Ok(arrived)
     }
 
     /// Waits until the machine ends by itself; false when it does not in time.
@@ -311,6 +307,16 @@ impl Machine {
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// Unpacks a tar stream, says at the archive's end what became of it, and goes on to read what is behind it: the guest
+/// must not wait for us there.
+fn unpack(stream: UnixStream, folder: Option<PathBuf>, say: &Sender<std::io::Result<()>>) {
+    let mut archive = tar::Archive::new(stream);
+    let unpacked = folder.map_or(Ok(()), |folder| archive.unpack(folder));
+    // Nobody may be left to hear it.
+    let _ = say.send(unpacked);
+    let _ = std::io::copy(&mut archive.into_inner(), &mut std::io::sink());
 }
 
 impl Drop for Machine {
@@ -411,5 +417,63 @@ fn read_lines(stream: UnixStream, sender: &Sender<String>) {
         if sender.send(line).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tar stream with one file.
+    fn archive(name: &str, contents: &[u8]) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(contents.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, contents).unwrap();
+        tar.into_inner().unwrap()
+    }
+
+    /// Files are there when they are said to be, while the guest still lives, and not before.
+    #[test]
+    fn data_have_arrived_at_the_end_of_the_archive() {
+        let folder = tempfile::tempdir().unwrap();
+        let contents = vec![7; 300_000];
+        let sent = archive("result", &contents);
+        let (mut guest, host) = UnixStream::pair().unwrap();
+        let (say, arrived) = channel();
+        let to = Some(folder.path().to_path_buf());
+        let thread = std::thread::spawn(move || unpack(host, to, &say));
+
+        let (most, last) = sent.split_at(150_000);
+        guest.write_all(most).unwrap();
+        let early = arrived.recv_timeout(Duration::from_millis(100));
+        assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
+        guest.write_all(last).unwrap();
+        arrived
+            .recv_timeout(Duration::from_secs(30))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            std::fs::read(folder.path().join("result")).unwrap(),
+            contents
+        );
+        drop(guest);
+        thread.join().unwrap();
+    }
+
+    /// A guest that ends in the middle is no success.
+    #[test]
+    fn half_an_archive_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let sent = archive("result", &[7; 300_000]);
+        let (mut guest, host) = UnixStream::pair().unwrap();
+        let (say, arrived) = channel();
+        let to = Some(folder.path().to_path_buf());
+        let thread = std::thread::spawn(move || unpack(host, to, &say));
+        guest.write_all(&sent[..150_000]).unwrap();
+        drop(guest);
+        assert!(arrived.recv().unwrap().is_err());
+        thread.join().unwrap();
     }
 }

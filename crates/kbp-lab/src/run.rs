@@ -23,6 +23,8 @@ pub(crate) const BOOT: Duration = Duration::from_secs(240);
 const DOWN: Duration = Duration::from_secs(300);
 /// Longest wait for the guest to take its job and have its clock checked.
 const JOB: Duration = Duration::from_secs(120);
+/// Longest wait for the last of what the guest has sent, once it said that this was all.
+const ARRIVAL: Duration = Duration::from_secs(60);
 /// Longest wait for a snapshot to be written or loaded.
 const SNAPSHOT: Duration = Duration::from_secs(60);
 /// How often a machine that was lost before its first process ran is started again.
@@ -204,9 +206,15 @@ impl Job<'_> {
         };
         let boot = begin.elapsed();
         machine.stream_output(sink);
-        let data = machine.receive_data(self.spec.out_dir.as_deref())?;
+        let arrived = machine.receive_data(self.spec.out_dir.as_deref())?;
         machine.send_data(self.payload.clone())?;
         let (verdict, script) = self.watch(&mut machine);
+        let sent = matches!(
+            verdict,
+            Verdict::Pass | Verdict::Skip | Verdict::Fail { .. }
+        );
+        let unpacked = sent.then(|| arrived.recv_timeout(ARRIVAL));
+        machine.say("done");
         let waits = self.goes_down && verdict == Verdict::Pass;
         let is_down = !waits || machine.ends_within(DOWN);
         let console = machine.end();
@@ -215,11 +223,13 @@ impl Job<'_> {
             None => verdict,
         };
         let verdict = lost_with_words(verdict, &machine, &console);
-        if let (Ok(Err(source)), Verdict::Pass | Verdict::Skip) = (data.join(), &verdict) {
-            return Err(source).at(
-                "unpack the guest's files into",
-                self.spec.out_dir.clone().unwrap_or_default(),
-            );
+        if let (Some(unpacked), Verdict::Pass | Verdict::Skip) = (unpacked, &verdict) {
+            unpacked
+                .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+                .at(
+                    "unpack the guest's files into",
+                    self.spec.out_dir.clone().unwrap_or_default(),
+                )?;
         }
         let turns = self.record.turns;
         Ok((
