@@ -90,7 +90,7 @@ results: build
 	$(KBP) report $(RESULTS)/*.json -o $(RESULTS)/index.html --tables $(RESULTS)/tables.md
 
 # The virtual machine of paper 000. VM_ARGS: rounds, seconds of a row, us between pings, mode, payloads, configurations,
-# loads; those that are left out are all.
+# loads; those that are left out are all, but for the load `throughput`, the highest rate without loss.
 VM	= $(OUT)/vm/$(KERNEL)
 VM_ARGS	= 3 0.3 500 sleep 24
 VM_RUN	= $(KBP) lab run lab/vm.sh --clock virtual --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --nics 2 --module kmod \

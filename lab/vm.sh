@@ -4,7 +4,8 @@
 # The virtual machine of paper 000 (Fig. 4 to 9): this guest is a KVM host with a card, a bridge and vhost-net; inside it
 # a machine with an unmodified UDP server; the tester in a namespace, with the card at the other end of the wire. Round
 # trips with the poller in neither, in the machine inside (`guest`), in this one (`host`) and in `both`, idle and while
-# other softirqs compete (section 3.2.5) in the one, the other and both. Run by `make vm`.
+# other softirqs compete (section 3.2.5) in the one, the other and both; and, where LOADS has `throughput`, the highest
+# rate without loss and without competition (Fig. 9). Run by `make vm`.
 #
 #     vm.sh SWITCH [ROUNDS SECONDS PERIOD_US MODE SIZES CONFIGS LOADS]
 #
@@ -29,6 +30,8 @@ MODE=${5:-sleep}
 SIZES=${6:-24}
 CONFIGS=${7:-$CONFIGS}
 LOADS=${8:-idle guest host both}
+# The highest rate that is tried, frames a second.
+RATE_MAX=20000
 # What competes: a NAPI instance with bursts of 10 ms, and two hogs, on the CPU of the card.
 STORM="storm --cpu $VM_CPU --hogs $VM_CPU,$VM_CPU --seconds 60 --json"
 
@@ -57,6 +60,18 @@ load_off() {
 	fi
 }
 
+# ask LOAD SIZE SEED: the tester's account.
+ask() {
+	if [ "$1" = throughput ]; then
+		# With the headers of Ethernet, IP and UDP, and the frame's sum.
+		kbp -n tester measure throughput "$VM_SERVER:$VM_PORT" --json --cpu 0 --fifo 30 --size $(($2 + 46)) \
+			--max "${RATE_MAX}fps" --preset short --seed "$3"
+	else
+		kbp -n tester measure pingpong client "$VM_SERVER:$VM_PORT" --json --cpu 0 --fifo 30 \
+			--seconds "$SECONDS_OF_ROW" --period-us "$PERIOD_US" --size "$2" --seed "$3"
+	fi
+}
+
 # named CONFIG: the name of it in a row.
 named() {
 	case $SWITCH:$1 in
@@ -73,8 +88,7 @@ row() {
 	vm_count_softirqs
 	host=$VM_NET_RX_HOST
 	guest=$VM_NET_RX_GUEST
-	kbp -n tester measure pingpong client "$VM_SERVER:$VM_PORT" --json --cpu 0 --fifo 30 --seconds "$SECONDS_OF_ROW" \
-		--period-us "$PERIOD_US" --size "$3" --seed "$4" > /run/row.json 2> /run/row.err || vm_say "row failed: $(cat /run/row.err)"
+	ask "$1" "$3" "$4" > /run/row.json 2> /run/row.err || vm_say "row failed: $(cat /run/row.err)"
 	vm_count_softirqs
 	host=$((VM_NET_RX_HOST - host))
 	guest=$((VM_NET_RX_GUEST - guest))

@@ -44,11 +44,41 @@ def line(config, rows, stock):
     return "| " + " | ".join([f"`{config}`", *figures, ratio, f"{trips:,}", str(lost), *softirqs]) + " |"
 
 
+def rates(rows):
+    """What each search found, frames a second."""
+    return [round(row["account"]["rows"][0]["throughput"]["frames_per_s"]) for row in rows if row["account"]]
+
+
+def is_limited(row):
+    """Whether the tester, and not the path, kept a search from higher rates."""
+    return bool(row["account"]) and row["account"]["rows"][0]["throughput"]["limited_by_tester"]
+
+
+def rate_line(config, rows, stock):
+    """One line of a table of rates."""
+    mine, theirs = rates(rows), rates(stock)
+    ratio = f"{min(mine) / max(theirs):.2f}" if mine and theirs and rows is not stock else ""
+    limited = sum(is_limited(row) for row in rows)
+    return f"| `{config}` | {span(mine) if mine else '-'} | {ratio} | {limited} of {len(rows)} |"
+
+
+def print_rates(configs):
+    """The table of the highest rates without loss."""
+    print("| poller in | frames a second | against `softirq` | the tester was the limit |")
+    print("|---|---:|---:|---:|")
+    for config, found in configs.items():
+        print(rate_line(config, found, configs.get("softirq", [])))
+    print()
+
+
 def main(path):
     rows = [json.loads(text) for text in pathlib.Path(path).read_text().splitlines() if text]
     for (payload, load), configs in cells(rows).items():
         # 14 of Ethernet, 20 of IP, 8 of UDP and the 4 of the frame's sum.
         print(f"### {payload + 46} bytes, load `{load}`\n")
+        if load == "throughput":
+            print_rates(configs)
+            continue
         print("| poller in | p50 | p99 | p99.9 | max | p99 against `softirq` | round trips | lost | NET_RX host | NET_RX guest |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
         for config, found in configs.items():

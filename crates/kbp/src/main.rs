@@ -7,6 +7,7 @@
 mod attach;
 mod check;
 mod context;
+mod gone_reader;
 mod load;
 mod manual;
 mod monitor;
@@ -190,7 +191,12 @@ fn exit_code(error: &anyhow::Error) -> Option<u8> {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    gone_reader::tolerated(|| ended(run(Cli::parse())))
+}
+
+/// What the program ends with, and why, if it failed.
+fn ended(result: Result<ExitCode>) -> ExitCode {
+    match result {
         Ok(code) => code,
         Err(error) => match exit_code(&error) {
             Some(code) => {
