@@ -30,8 +30,9 @@ MODE=${5:-sleep}
 SIZES=${6:-24}
 CONFIGS=${7:-$CONFIGS}
 LOADS=${8:-idle guest host both}
-# The highest rate that is tried, frames a second.
+# The highest rate that is tried, frames a second; how long, so that what queues hold is little of it, seconds.
 RATE_MAX=20000
+TRIAL=0.5
 # What competes: a NAPI instance with bursts of 10 ms, and two hogs, on the CPU of the card.
 STORM="storm --cpu $VM_CPU --hogs $VM_CPU,$VM_CPU --seconds 60 --json"
 
@@ -65,7 +66,7 @@ ask() {
 	if [ "$1" = throughput ]; then
 		# With the headers of Ethernet, IP and UDP, and the frame's sum.
 		kbp -n tester measure throughput "$VM_SERVER:$VM_PORT" --json --cpu 0 --fifo 30 --size $(($2 + 46)) \
-			--max "${RATE_MAX}fps" --preset short --seed "$3"
+			--max "${RATE_MAX}fps" --preset short --trial "$TRIAL" --seed "$3"
 	else
 		kbp -n tester measure pingpong client "$VM_SERVER:$VM_PORT" --json --cpu 0 --fifo 30 \
 			--seconds "$SECONDS_OF_ROW" --period-us "$PERIOD_US" --size "$2" --seed "$3"

@@ -2,7 +2,7 @@
 //! How many pages the kernel moves at once between a CPU's lists of free pages and the rest.
 //!
 //! A packet's buffers come from the lists of the CPU that receives it, and go to those of the CPU that frees them. Where
-//! the kernel tunes the lengths of these lists itself (since 6.7) it moves up to 32 batches at once, with the packet
+//! the kernel tunes the lengths of these lists itself (since 6.7) it takes up to 32 batches at once, with the packet
 //! waiting (docs/decisions/020-page-lists.md).
 
 use std::collections::BTreeSet;
@@ -27,13 +27,22 @@ pub fn pages_at_once(host: &Host) -> Result<Option<u64>, HostError> {
     Ok(of_zones(&host.read(ZONEINFO)?))
 }
 
-/// The same, of the text of `/proc/zoneinfo`: lists of one zone that differ in length are tuned.
+/// The same, of the text of `/proc/zoneinfo`. A list whose length may vary is tuned; kernels that do not print between
+/// which bounds it may are told by lists of one zone that differ.
 fn of_zones(text: &str) -> Option<u64> {
     text.split("\nNode ")
-        .filter(|zone| values(zone, "high:").collect::<BTreeSet<_>>().len() > 1)
+        .filter(|zone| is_tuned(zone))
         .filter_map(|zone| values(zone, "batch:").max())
         .max()
         .map(|batch| batch * BATCHES_MAX)
+}
+
+fn is_tuned(zone: &str) -> bool {
+    let least: Vec<_> = values(zone, "high_min:").collect();
+    if least.is_empty() {
+        return values(zone, "high:").collect::<BTreeSet<_>>().len() > 1;
+    }
+    least.into_iter().ne(values(zone, "high_max:"))
 }
 
 /// The numbers after a word, one of each CPU.
@@ -55,28 +64,40 @@ pub fn remark(pages: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A zone with a list for each pair of length and batch.
-    fn zone(name: &str, lists: &[(u64, u64)]) -> String {
-        let mut text = format!(
-            "Node 0, zone {name:>8}\n  pages free     27316\n        boost    0\n        high     480\n  pagesets\n"
-        );
-        for (cpu, (high, batch)) in lists.iter().enumerate() {
+    /// A zone with a list for each length, of that batch; with bounds, if there are any.
+    fn zone(batch: u64, lengths: &[u64], bounds: Option<(u64, u64)>) -> String {
+        let mut text =
+            "Node 0, zone   Normal\n  pages free     27316\n        high     480\n  pagesets\n"
+                .to_string();
+        for (cpu, high) in lengths.iter().enumerate() {
             text += &format!(
                 "    cpu: {cpu}\n              count:    6\n              high:     {high}\n              batch:    \
-                 {batch}\n              high_min: 118\n              high_max: 1228\n  vm stats threshold: 12\n"
+                 {batch}\n"
             );
+            if let Some((least, most)) = bounds {
+                text +=
+                    &format!("              high_min: {least}\n              high_max: {most}\n");
+            }
+            text += "  vm stats threshold: 12\n";
         }
         text
     }
 
     #[test]
-    fn lists_that_differ_within_a_zone_are_tuned() {
-        let dma = zone("DMA", &[(0, 1), (0, 1)]);
-        let even = zone("DMA32", &[(119, 7), (119, 7)]);
-        let tuned = zone("Normal", &[(178, 7), (199, 7)]);
-        assert_eq!(of_zones(&(dma.clone() + &even)), None);
-        assert_eq!(of_zones(&(dma + &even + &tuned)), Some(224));
+    fn lists_whose_length_varies_are_tuned() {
+        let small = zone(1, &[0, 0], None);
+        assert_eq!(
+            of_zones(&(small.clone() + &zone(7, &[119, 119], None))),
+            None
+        );
+        assert_eq!(of_zones(&(small + &zone(7, &[178, 199], None))), Some(224));
         assert_eq!(of_zones(""), None);
+    }
+
+    #[test]
+    fn where_the_kernel_prints_its_bounds_they_count() {
+        assert_eq!(of_zones(&zone(7, &[119], Some((118, 1_228)))), Some(224));
+        assert_eq!(of_zones(&zone(15, &[230, 60], Some((60, 60)))), None);
     }
 
     #[test]
@@ -85,11 +106,7 @@ mod tests {
         let host = Host::at(root.path());
         let vm = root.path().join("proc/sys/vm");
         std::fs::create_dir_all(&vm).unwrap();
-        std::fs::write(
-            root.path().join(ZONEINFO),
-            zone("Normal", &[(178, 7), (199, 7)]),
-        )
-        .unwrap();
+        std::fs::write(root.path().join(ZONEINFO), zone(7, &[178, 199], None)).unwrap();
         let fraction = vm.join("percpu_pagelist_high_fraction");
         for (value, pages) in [("0\n", Some(224)), ("100000\n", None)] {
             std::fs::write(&fraction, value).unwrap();

@@ -81,12 +81,13 @@ dmesg > "$OUT/dmesg.log"
 echo "exit $code" >&5
 tar -c -f - -C "$OUT" . >&7
 echo end >&5
-# What was sent may not have left QEMU yet, and ends with the machine. A host that is gone says nothing, too.
+# What was sent may not have left QEMU yet, and is lost with the machine: wait until the host has it. This ends, too,
+# when the host's program is gone.
 read -r word <&5
 if [ -n "$JOB_REBOOT" ] && [ "$code" -eq 0 ]; then
 	# In order, with every service stopped; the host waits for it and starts the next kernel on the same disk.
 	systemctl --no-block reboot
 	sleep 600
 fi
-# The host ends the machine; this is for the case that it does not.
+# The host ends the machine, or is gone.
 reboot -f

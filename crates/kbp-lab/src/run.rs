@@ -214,7 +214,9 @@ impl Job<'_> {
             Verdict::Pass | Verdict::Skip | Verdict::Fail { .. }
         );
         let unpacked = sent.then(|| arrived.recv_timeout(ARRIVAL));
-        machine.say("done");
+        if sent {
+            machine.say("done");
+        }
         let waits = self.goes_down && verdict == Verdict::Pass;
         let is_down = !waits || machine.ends_within(DOWN);
         let console = machine.end();

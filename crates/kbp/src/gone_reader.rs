@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A reader of our output that has gone (`kbp lab list | head -n 1`).
 //!
-//! What is printed with `println!` panics then. That unwinds, so whatever was set up is put back, and is all that has to
-//! happen: no message, no backtrace, and no failure.
+//! What is printed with `println!` panics then. That unwinds, so whatever was set up is put back. There is nobody to tell;
+//! the exit code says that not all was done, as that of a program which the signal ended.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
+/// 128 and the number of SIGPIPE.
+const EXIT_CODE: u8 = 141;
 /// How the standard library's message of that begins.
 const MESSAGE: &str = "failed printing to stdout: Broken pipe";
 
@@ -27,7 +29,7 @@ pub fn tolerated(program: impl FnOnce() -> ExitCode) -> ExitCode {
     }));
     match panic::catch_unwind(AssertUnwindSafe(program)) {
         Ok(code) => code,
-        Err(payload) if is_it(payload.as_ref()) => ExitCode::SUCCESS,
+        Err(payload) if is_it(payload.as_ref()) => ExitCode::from(EXIT_CODE),
         Err(payload) => panic::resume_unwind(payload),
     }
 }
