@@ -45,28 +45,35 @@ def line(config, rows, stock):
     return "| " + " | ".join([f"`{config}`", *figures, ratio, f"{trips:,}", str(lost), *softirqs]) + " |"
 
 
+def searches(rows):
+    """The account of each search for a rate."""
+    return [row["account"]["rows"][0] for row in rows if row["account"]]
+
+
 def rates(rows):
     """What each search found, frames a second."""
-    return [round(row["account"]["rows"][0]["throughput"]["frames_per_s"]) for row in rows if row["account"]]
+    return [round(account["throughput"]["frames_per_s"]) for account in searches(rows)]
 
 
-def is_bound(row):
+def is_bound(account):
     """Whether the tester, or the highest rate that was tried, and not the path ended a search."""
-    return bool(row["account"]) and row["account"]["rows"][0]["throughput"]["limited_by_tester"]
+    return account["throughput"]["limited_by_tester"]
 
 
 def rate_line(config, rows, stock):
-    """One line of a table of rates."""
-    mine, theirs = rates(rows), rates(stock)
+    """One line of a table of rates; round trips are those at the rate that was found: queues may hide an overload."""
+    found, mine, theirs = searches(rows), rates(rows), rates(stock)
     ratio = f"{min(mine) / max(theirs):.2f}" if mine and any(theirs) and rows is not stock else ""
-    bounds = sum(is_bound(row) for row in rows)
-    return f"| `{config}` | {span(mine) if mine else '-'} | {ratio} | {bounds} of {len(rows)} |"
+    trips = [span([round(account["rtt_ns"][name] / 1000) for account in found]) for name in ("p50", "max")] if found else ["-", "-"]
+    bounds = sum(is_bound(account) for account in found)
+    cells_of = [f"`{config}`", span(mine) if mine else "-", ratio, *trips, f"{bounds} of {len(rows)}"]
+    return "| " + " | ".join(cells_of) + " |"
 
 
 def print_rates(configs):
     """The table of the highest rates without loss."""
-    print("| poller in | frames a second | against `softirq` | only a lower bound |")
-    print("|---|---:|---:|---:|")
+    print("| poller in | frames a second | against `softirq` | p50 at it | longest at it | only a lower bound |")
+    print("|---|---:|---:|---:|---:|---:|")
     for config, found in configs.items():
         print(rate_line(config, found, configs.get("softirq", [])))
     print()
