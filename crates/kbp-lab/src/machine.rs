@@ -434,32 +434,33 @@ mod tests {
         tar.into_inner().unwrap()
     }
 
+    /// A guest's end of a connection, and when what it sends has been unpacked into a folder.
+    fn receiving(folder: &Path) -> (UnixStream, Receiver<std::io::Result<()>>) {
+        let (guest, host) = UnixStream::pair().unwrap();
+        let (say, arrived) = channel();
+        let folder = Some(folder.to_path_buf());
+        std::thread::spawn(move || unpack(host, folder, &say));
+        (guest, arrived)
+    }
+
     /// Files are there when they are said to be, while the guest still lives, and not before.
     #[test]
     fn data_have_arrived_at_the_end_of_the_archive() {
         let folder = tempfile::tempdir().unwrap();
         let contents = vec![7; 300_000];
         let sent = archive("result", &contents);
-        let (mut guest, host) = UnixStream::pair().unwrap();
-        let (say, arrived) = channel();
-        let to = Some(folder.path().to_path_buf());
-        let thread = std::thread::spawn(move || unpack(host, to, &say));
-
+        let (mut guest, arrived) = receiving(folder.path());
         let (most, last) = sent.split_at(150_000);
         guest.write_all(most).unwrap();
         let early = arrived.recv_timeout(Duration::from_millis(100));
         assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
         guest.write_all(last).unwrap();
-        arrived
-            .recv_timeout(Duration::from_secs(30))
-            .unwrap()
-            .unwrap();
+        let unpacked = arrived.recv_timeout(Duration::from_secs(30)).unwrap();
+        unpacked.unwrap();
         assert_eq!(
             std::fs::read(folder.path().join("result")).unwrap(),
             contents
         );
-        drop(guest);
-        thread.join().unwrap();
     }
 
     /// A guest that ends in the middle is no success.
@@ -467,13 +468,9 @@ mod tests {
     fn half_an_archive_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let sent = archive("result", &[7; 300_000]);
-        let (mut guest, host) = UnixStream::pair().unwrap();
-        let (say, arrived) = channel();
-        let to = Some(folder.path().to_path_buf());
-        let thread = std::thread::spawn(move || unpack(host, to, &say));
+        let (mut guest, arrived) = receiving(folder.path());
         guest.write_all(&sent[..150_000]).unwrap();
         drop(guest);
         assert!(arrived.recv().unwrap().is_err());
-        thread.join().unwrap();
     }
 }
