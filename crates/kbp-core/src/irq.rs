@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which interrupt vector belongs to a receive queue of an interface.
+//! Which interrupt vectors an interface has, and which belongs to a receive queue.
 //!
 //! The kernel has no table for that, so it is read from the names that drivers give their
 //! handlers. The rule, in order:
@@ -24,7 +24,7 @@ use crate::host::Host;
 use crate::netdev::Interface;
 use crate::procfs::Interrupts;
 
-/// The interrupt vector of a receive queue.
+/// An interrupt vector of an interface, in most cases that of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueVector {
     /// Its number.
@@ -112,12 +112,35 @@ pub fn queue_vector(
     interface: &Interface,
     queue: u32,
 ) -> Result<QueueVector, Error> {
-    let device = interface.device.as_deref();
-    let owners: Vec<&str> = std::iter::once(interface.name.as_str())
-        .chain(device)
-        .collect();
+    let owners = owners(interface);
     let mut whole = Vec::new();
     let mut receiving = Vec::new();
+    for vector in vectors(interrupts, interface) {
+        match role(&vector.name, &owners) {
+            Role::Receive(number) => receiving.push((number, vector)),
+            Role::Whole => whole.push(QueueVector {
+                shared: true,
+                ..vector
+            }),
+            Role::Other => {}
+        }
+    }
+    choose(interface, queue, receiving, whole)
+}
+
+/// Who may be named in a handler of the interface: itself, or its bus device.
+fn owners(interface: &Interface) -> Vec<&str> {
+    let device = interface.device.as_deref();
+    std::iter::once(interface.name.as_str())
+        .chain(device)
+        .collect()
+}
+
+/// All vectors of an interface that are in use, those that only send or configure, too; one that several of its handlers
+/// share is there once for each.
+pub fn vectors(interrupts: &Interrupts, interface: &Interface) -> Vec<QueueVector> {
+    let owners = owners(interface);
+    let mut vectors = Vec::new();
     for line in &interrupts.lines {
         let Some(irq) = line.irq else { continue };
         for action in line
@@ -125,22 +148,14 @@ pub fn queue_vector(
             .iter()
             .filter(|action| belongs(interface, irq, action, &owners))
         {
-            let vector = QueueVector {
+            vectors.push(QueueVector {
                 irq,
                 name: action.clone(),
                 shared: line.actions.len() > 1,
-            };
-            match role(action, &owners) {
-                Role::Receive(number) => receiving.push((number, vector)),
-                Role::Whole => whole.push(QueueVector {
-                    shared: true,
-                    ..vector
-                }),
-                Role::Other => {}
-            }
+            });
         }
     }
-    choose(interface, queue, receiving, whole)
+    vectors
 }
 
 fn choose(
@@ -182,6 +197,11 @@ fn choose(
 }
 
 impl Host {
+    /// All vectors of an interface that are in use: [`vectors`].
+    pub fn vectors(&self, interface: &Interface) -> Result<Vec<QueueVector>, Error> {
+        Ok(vectors(&self.interrupts()?, interface))
+    }
+
     /// The interrupt vector of a receive queue of an interface.
     pub fn queue_vector(&self, interface: &Interface, queue: u32) -> Result<QueueVector, Error> {
         queue_vector(&self.interrupts()?, interface, queue)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The vector of a receive queue, on /proc/interrupts in the forms that kernels and drivers print.
 
-use kbp_core::irq::queue_vector;
+use kbp_core::irq::{queue_vector, vectors};
 use kbp_core::netdev::Interface;
 use kbp_core::procfs::parse_interrupts;
 
@@ -109,6 +109,20 @@ fn every_form_finds_its_receiving_vector() {
             interface.name
         );
     }
+}
+
+#[test]
+fn what_only_sends_or_configures_is_among_all_vectors() {
+    let all = |text, interface: &Interface| -> Vec<u32> {
+        let found = vectors(&parse_interrupts(text), interface);
+        found.into_iter().map(|vector| vector.irq).collect()
+    };
+    let virtio = interface("eth0", Some("virtio0"), &[]);
+    let e1000e = interface("eth1", Some("0000:00:03.0"), &[30, 31, 32]);
+    assert_eq!(all(DEBIAN_6_1, &virtio), [24, 25, 26, 27, 28]);
+    assert_eq!(all(DEBIAN_6_1, &e1000e), [30, 31, 32]);
+    let absent = interface("eth7", Some("virtio7"), &[]);
+    assert!(all(DEBIAN_6_1, &absent).is_empty());
 }
 
 #[test]

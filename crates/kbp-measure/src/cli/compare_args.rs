@@ -105,7 +105,7 @@ pub struct CompareArgs {
         value_name = "DEV"
     )]
     stream_nics: Vec<String>,
-    /// CPU of the streams' receive interrupts [default: the poller's]
+    /// CPU of the interrupts of the streams' receiver [default: the poller's]
     #[arg(long, value_name = "N")]
     stream_cpu: Option<u32>,
     /// CPU of the storm's NAPI instance; its hogs stay where they are [default: the poller's]

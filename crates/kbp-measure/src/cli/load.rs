@@ -34,7 +34,7 @@ pub struct LoadArgs {
     /// How long it runs
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// CPU that is pressed: of the modules, the readers, the streams' receive interrupts, and of a hog if none is named
+    /// CPU that is pressed: of the modules, the readers, the interrupts of the streams' receiver, and of a hog if none is named
     #[arg(long, default_value_t = 0, value_name = "N")]
     cpu: u32,
     /// A hog for each CPU (hogs, storm)

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -32,6 +33,12 @@ const WARMUP: u32 = 50;
 /// A datagram to itself that takes longer is lost, nanoseconds. Long, because a busy host of a virtual machine may take the
 /// CPU away for some hundred milliseconds.
 const LOST_NS: u64 = 1_000_000_000;
+/// A datagram to itself that takes longer is waited for asleep, nanoseconds: loopback's softirq is run by ksoftirqd when that
+/// is awake, and a thread of SCHED_FIFO that spins on the same CPU would keep it from running.
+const LATE_NS: u64 = 1_000_000;
+/// How long it sleeps until it looks again: the whole of it, for who is woken by the datagram takes the CPU from ksoftirqd
+/// before that has ended, and the next datagram is late, too.
+const NAP: Duration = Duration::from_micros(100);
 /// How long the clock is looked at, nanoseconds.
 const LOOK_NS: u64 = 30_000_000;
 /// Payload of the round trips: that of a 64-byte frame.
@@ -194,6 +201,9 @@ fn to_itself(backend: &mut dyn Backend) -> Result<RttNs> {
             if !is_sent {
                 is_sent = backend.send(&payload)?;
             }
+            if now_ns - sent_ns > LATE_NS {
+                std::thread::sleep(NAP);
+            }
             std::hint::spin_loop();
         };
         if round >= WARMUP {
@@ -237,7 +247,10 @@ impl Drop for Folder {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::resource::{getrusage, UsageWho};
+
     use super::*;
+    use crate::tester::backend::Drops;
 
     #[test]
     fn every_back_end_has_a_floor_on_this_machine() {
@@ -260,6 +273,58 @@ mod tests {
             Floor::measure(Kind::Udp).unwrap()
         });
         assert!(thread.join().unwrap().self_ns.min > 0);
+    }
+
+    /// Brings the first back only to who has slept, as ksoftirqd does on the CPU of a SCHED_FIFO thread.
+    #[derive(Debug, Default)]
+    struct BehindOne {
+        sent: Vec<u8>,
+        sleeps: i64,
+    }
+
+    impl BehindOne {
+        fn sleeps() -> i64 {
+            let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+            usage.voluntary_context_switches()
+        }
+    }
+
+    impl Backend for BehindOne {
+        fn describe(&self) -> String {
+            "behind the tester".into()
+        }
+
+        fn overhead(&self) -> u32 {
+            0
+        }
+
+        fn send(&mut self, payload: &[u8]) -> Result<bool> {
+            if self.sent.is_empty() {
+                self.sleeps = Self::sleeps();
+            }
+            self.sent = payload.into();
+            Ok(true)
+        }
+
+        fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+            Ok((Self::sleeps() > self.sleeps).then(|| {
+                buffer[..self.sent.len()].copy_from_slice(&self.sent);
+                self.sent.len()
+            }))
+        }
+
+        fn wait(&mut self, _until_ns: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn drops(&mut self) -> Result<Drops> {
+            Ok(Drops::default())
+        }
+    }
+
+    #[test]
+    fn who_has_to_bring_it_back_is_let_run() {
+        to_itself(&mut BehindOne::default()).unwrap();
     }
 
     #[test]

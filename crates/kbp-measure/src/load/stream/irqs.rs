@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The receive interrupts of the streams' interfaces: moved, remembered, put back.
+//! The interrupts of the streams' interfaces: moved, remembered, put back.
+//!
+//! All of them, those that only send too: where a card has such (e1000e), its handler frees what was sent, and who waited for
+//! that sends on at once and on that CPU.
 //!
 //! Not here: the interrupts of the measured path ([`crate::compare::rig`]).
 
@@ -22,7 +25,7 @@ pub(super) struct Irqs {
 }
 
 impl Irqs {
-    /// Moves the receive interrupts of both ends to their CPUs. Those that a process of ours left moved when it died
+    /// Moves the interrupts of both ends to their CPUs. Those that a process of ours left moved when it died
     /// are put back first.
     ///
     /// # Errors
@@ -36,7 +39,7 @@ impl Irqs {
         let wanted = [(&config.server, cpu), (&config.tester, config.tester.cpu)];
         let mut moves = Vec::new();
         for (end, cpu) in wanted {
-            let vectors = receive_vectors(end)?;
+            let vectors = vectors(end)?;
             moves.extend(vectors.into_iter().map(|vector| (vector, cpu)));
         }
         let mut claim = Claim::new(&host, LOAD)?;
@@ -82,13 +85,12 @@ fn put_back(id: &str) -> Result<()> {
     Ok(())
 }
 
-fn receive_vectors(end: &StreamEnd) -> Result<Vec<QueueVector>> {
+fn vectors(end: &StreamEnd) -> Result<Vec<QueueVector>> {
     run_at(&end.namespace(), || {
         let host = Host::system();
         let interface = host.interface(&end.ifname)?;
-        let queues = 0..interface.rx_queues;
-        queues
-            .map(|queue| Ok(host.queue_vector(&interface, queue)?))
-            .collect()
+        let mut vectors = host.vectors(&interface)?;
+        vectors.dedup_by_key(|vector| vector.irq);
+        Ok(vectors)
     })
 }

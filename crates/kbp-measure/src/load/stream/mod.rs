@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bulk streams, UDP and TCP, over a second pair of interfaces whose receive interrupts share the poller's CPU: the
-//! NetStream of paper 003, section 2. Other than there (iperf at the highest speed), the rates are set, so that rows
+//! Bulk streams, UDP and TCP, over a second pair of interfaces; the interrupts of the receiver's share the poller's CPU:
+//! the NetStream of paper 003, section 2. Other than there (iperf at the highest speed), the rates are set, so that rows
 //! can be compared.
 //!
 //! The receivers stand for the programs on the measured machine, the senders for other machines.
@@ -73,7 +73,7 @@ pub struct StreamConfig {
     pub server: StreamEnd,
     /// Who sends.
     pub tester: StreamEnd,
-    /// CPU of the server's receive interrupts; those of the tester go to the tester's CPU. `None` leaves all of them
+    /// CPU of the server's interrupts; those of the tester go to the tester's CPU. `None` leaves all of them
     /// where they are, for interfaces without interrupts.
     pub irq_cpu: Option<u32>,
     /// Port of both receivers.
@@ -103,7 +103,7 @@ impl StreamConfig {
     pub(crate) fn words(&self) -> String {
         let mbps = |bps: u64| bps as f64 / 1e6;
         let interrupts = match self.irq_cpu {
-            Some(cpu) => format!("its receive interrupts on CPU {cpu}"),
+            Some(cpu) => format!("its interrupts on CPU {cpu}"),
             None => "its interrupts where they were".into(),
         };
         format!(
