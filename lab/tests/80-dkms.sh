@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --root debian --kernel 6.1-previous-1 --then 6.1 --clock real --cpus 4 --mem 1024 --nics 2 --file out/deb:/packages --timeout 1800s
+# lab: --root debian --kernel 6.1-previous-1 --then 6.1 --clock real --cpus 4 --mem 2048 --nics 2 --file out/deb:/packages --timeout 1800s
 # steps: install signed refuse attach update restart old-kernel purge
 #
 # The Debian packages on a Debian that gets a new kernel. First boot: DKMS builds and signs the module, a queue is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which interrupt vectors an interface has, and which belongs to a receive queue.
+//! Which interrupt vector belongs to a receive queue of an interface, and which others it has.
 //!
 //! The kernel has no table for that, so it is read from the names that drivers give their
 //! handlers. The rule, in order:
@@ -24,7 +24,7 @@ use crate::host::Host;
 use crate::netdev::Interface;
 use crate::procfs::Interrupts;
 
-/// An interrupt vector of an interface, in most cases that of a receive queue.
+/// The interrupt vector of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueVector {
     /// Its number.
@@ -33,6 +33,15 @@ pub struct QueueVector {
     pub name: String,
     /// Whether other queues or the device's housekeeping use it too.
     pub shared: bool,
+}
+
+/// The interrupt vectors of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vectors {
+    /// Numbers of those of its receive queues.
+    pub receive: Vec<u32>,
+    /// These and the others of its device that are in use, for what was sent, for its link: each with one of its handlers.
+    pub all: Vec<QueueVector>,
 }
 
 /// What a handler is for, by its name.
@@ -112,35 +121,12 @@ pub fn queue_vector(
     interface: &Interface,
     queue: u32,
 ) -> Result<QueueVector, Error> {
-    let owners = owners(interface);
+    let device = interface.device.as_deref();
+    let owners: Vec<&str> = std::iter::once(interface.name.as_str())
+        .chain(device)
+        .collect();
     let mut whole = Vec::new();
     let mut receiving = Vec::new();
-    for vector in vectors(interrupts, interface) {
-        match role(&vector.name, &owners) {
-            Role::Receive(number) => receiving.push((number, vector)),
-            Role::Whole => whole.push(QueueVector {
-                shared: true,
-                ..vector
-            }),
-            Role::Other => {}
-        }
-    }
-    choose(interface, queue, receiving, whole)
-}
-
-/// Who may be named in a handler of the interface: itself, or its bus device.
-fn owners(interface: &Interface) -> Vec<&str> {
-    let device = interface.device.as_deref();
-    std::iter::once(interface.name.as_str())
-        .chain(device)
-        .collect()
-}
-
-/// All vectors of an interface that are in use, those that only send or configure, too; one that several of its handlers
-/// share is there once for each.
-pub fn vectors(interrupts: &Interrupts, interface: &Interface) -> Vec<QueueVector> {
-    let owners = owners(interface);
-    let mut vectors = Vec::new();
     for line in &interrupts.lines {
         let Some(irq) = line.irq else { continue };
         for action in line
@@ -148,14 +134,43 @@ pub fn vectors(interrupts: &Interrupts, interface: &Interface) -> Vec<QueueVecto
             .iter()
             .filter(|action| belongs(interface, irq, action, &owners))
         {
-            vectors.push(QueueVector {
+            let vector = QueueVector {
                 irq,
                 name: action.clone(),
                 shared: line.actions.len() > 1,
-            });
+            };
+            match role(action, &owners) {
+                Role::Receive(number) => receiving.push((number, vector)),
+                Role::Whole => whole.push(QueueVector {
+                    shared: true,
+                    ..vector
+                }),
+                Role::Other => {}
+            }
         }
     }
-    vectors
+    choose(interface, queue, receiving, whole)
+}
+
+/// The vectors of an interface; an error where a receive queue has none by the rule of this module.
+pub fn vectors(interrupts: &Interrupts, interface: &Interface) -> Result<Vectors, Error> {
+    let mut receive = Vec::new();
+    for queue in 0..interface.rx_queues {
+        receive.push(queue_vector(interrupts, interface, queue)?.irq);
+    }
+    receive.dedup();
+    let mine = |irq| receive.contains(&irq) || interface.msi_irqs.contains(&irq);
+    let all = interrupts.lines.iter().filter_map(|line| {
+        Some(QueueVector {
+            irq: line.irq.filter(|irq| mine(*irq))?,
+            name: line.actions.first()?.clone(),
+            shared: line.actions.len() > 1,
+        })
+    });
+    Ok(Vectors {
+        all: all.collect(),
+        receive,
+    })
 }
 
 fn choose(
@@ -197,9 +212,9 @@ fn choose(
 }
 
 impl Host {
-    /// All vectors of an interface that are in use: [`vectors`].
-    pub fn vectors(&self, interface: &Interface) -> Result<Vec<QueueVector>, Error> {
-        Ok(vectors(&self.interrupts()?, interface))
+    /// The interrupt vectors of an interface: [`vectors`].
+    pub fn vectors(&self, interface: &Interface) -> Result<Vectors, Error> {
+        vectors(&self.interrupts()?, interface)
     }
 
     /// The interrupt vector of a receive queue of an interface.

@@ -112,17 +112,33 @@ fn every_form_finds_its_receiving_vector() {
 }
 
 #[test]
-fn what_only_sends_or_configures_is_among_all_vectors() {
-    let all = |text, interface: &Interface| -> Vec<u32> {
-        let found = vectors(&parse_interrupts(text), interface);
-        found.into_iter().map(|vector| vector.irq).collect()
+fn what_only_sends_or_configures_is_among_the_vectors_too() {
+    let found = |text, name, device, msi_irqs: &[u32], rx_queues| {
+        let interface = Interface {
+            rx_queues,
+            ..interface(name, device, msi_irqs)
+        };
+        let vectors =
+            vectors(&parse_interrupts(text), &interface).map_err(|error| error.to_string())?;
+        let all: Vec<u32> = vectors.all.iter().map(|vector| vector.irq).collect();
+        Ok::<_, String>((vectors.receive, all))
     };
-    let virtio = interface("eth0", Some("virtio0"), &[]);
-    let e1000e = interface("eth1", Some("0000:00:03.0"), &[30, 31, 32]);
-    assert_eq!(all(DEBIAN_6_1, &virtio), [24, 25, 26, 27, 28]);
-    assert_eq!(all(DEBIAN_6_1, &e1000e), [30, 31, 32]);
-    let absent = interface("eth7", Some("virtio7"), &[]);
-    assert!(all(DEBIAN_6_1, &absent).is_empty());
+    let virtio = found(
+        DEBIAN_6_1,
+        "eth0",
+        Some("virtio0"),
+        &[24, 25, 26, 27, 28, 29],
+        2,
+    );
+    assert_eq!(virtio, Ok((vec![25, 27], vec![24, 25, 26, 27, 28])));
+    // Renamed since its handlers were named.
+    let e1000e = found(DEBIAN_6_1, "lan", Some("0000:00:03.0"), &[30, 31, 32], 1);
+    assert_eq!(e1000e, Ok((vec![30], vec![30, 31, 32])));
+    // One vector for both queues, on a line that others share.
+    let line = found(SINGLE, "eth0", Some("0000:00:04.0"), &[], 2);
+    assert_eq!(line, Ok((vec![11], vec![11])));
+    let virtual_one = found(DEBIAN_6_1, "veth1", None, &[], 1).unwrap_err();
+    assert!(virtual_one.contains("has no interrupt"), "{virtual_one}");
 }
 
 #[test]

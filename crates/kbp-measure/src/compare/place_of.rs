@@ -106,7 +106,7 @@ pub fn remove_left() -> Result<()> {
 }
 
 impl Path {
-    /// Makes the topology and puts the receive interrupts of its interfaces on the poller's CPU.
+    /// Makes the topology and puts the interrupts of its interfaces on the poller's CPU.
     ///
     /// # Errors
     /// When either fails; nothing is left then.

@@ -4,7 +4,7 @@
 //!
 //! Not here: what serves the interfaces ([`crate::mechanism`]).
 
-use kbp_core::irq::QueueVector;
+use kbp_core::irq::Vectors;
 use kbp_core::irq_pin;
 use kbp_core::state::{StateFile, User};
 use kbp_core::Host;
@@ -46,15 +46,6 @@ impl Link {
         };
         run_at(&place, || work(&self.ifname))
     }
-}
-
-/// The interrupts of one interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Vectors {
-    /// All of them.
-    all: Vec<QueueVector>,
-    /// Those that receive.
-    receive: Vec<u32>,
 }
 
 /// The bench. Take it down with [`Rig::take_down`].
@@ -148,26 +139,6 @@ fn user() -> User {
 fn vectors_of(link: &Link) -> Result<Vectors> {
     link.run(|ifname| {
         let host = Host::system();
-        let interface = host.interface(ifname)?;
-        let mut receive = Vec::new();
-        for queue in 0..interface.rx_queues {
-            receive.push(host.queue_vector(&interface, queue)?.irq);
-        }
-        receive.dedup();
-        let interrupts = host.interrupts().map_err(kbp_core::Error::from)?;
-        let mine = |irq| receive.contains(&irq) || interface.msi_irqs.contains(&irq);
-        let all = interrupts.lines.iter().filter_map(|line| {
-            let irq = line.irq.filter(|irq| mine(*irq))?;
-            let name = line.actions.first()?.clone();
-            Some(QueueVector {
-                irq,
-                name,
-                shared: line.actions.len() > 1,
-            })
-        });
-        Ok(Vectors {
-            all: all.collect(),
-            receive,
-        })
+        Ok(host.vectors(&host.interface(ifname)?)?)
     })
 }

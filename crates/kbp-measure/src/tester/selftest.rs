@@ -33,11 +33,11 @@ const WARMUP: u32 = 50;
 /// A datagram to itself that takes longer is lost, nanoseconds. Long, because a busy host of a virtual machine may take the
 /// CPU away for some hundred milliseconds.
 const LOST_NS: u64 = 1_000_000_000;
-/// A datagram to itself that takes longer is waited for asleep, nanoseconds: loopback's softirq is run by ksoftirqd when that
-/// is awake, and a thread of SCHED_FIFO that spins on the same CPU would keep it from running.
+/// A datagram to itself that takes longer is waited for asleep, nanoseconds: before 6.5 loopback's softirq is left to
+/// ksoftirqd when that is awake (decision 004), and a thread of SCHED_FIFO that spins on the same CPU keeps it from running.
 const LATE_NS: u64 = 1_000_000;
-/// How long it sleeps until it looks again: the whole of it, for who is woken by the datagram takes the CPU from ksoftirqd
-/// before that has ended, and the next datagram is late, too.
+/// How long it sleeps until it looks again. The arrival does not end the sleep: the tester would take the CPU from ksoftirqd
+/// before that has gone to sleep, and the next datagram would be late, too.
 const NAP: Duration = Duration::from_micros(100);
 /// How long the clock is looked at, nanoseconds.
 const LOOK_NS: u64 = 30_000_000;
@@ -299,10 +299,11 @@ mod tests {
         }
 
         fn send(&mut self, payload: &[u8]) -> Result<bool> {
-            if self.sent.is_empty() {
+            let is_first = self.sent.is_empty();
+            self.sent = payload.into();
+            if is_first {
                 self.sleeps = Self::sleeps();
             }
-            self.sent = payload.into();
             Ok(true)
         }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The interrupts of the streams' interfaces: moved, remembered, put back.
 //!
-//! All of them, those that only send too: where a card has such (e1000e), its handler frees what was sent, and who waited for
-//! that sends on at once and on that CPU.
+//! All of them, those that only send too: where a card has such (e1000e), its handler frees what was sent, and who waited
+//! for that sends on at once and on that CPU.
 //!
 //! Not here: the interrupts of the measured path ([`crate::compare::rig`]).
 
@@ -12,7 +12,7 @@ use kbp_core::state::{StateFile, User};
 use kbp_core::Host;
 
 use super::{StreamConfig, StreamEnd};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::load::claim::{self, Claim};
 use crate::place::run_at;
 
@@ -29,19 +29,24 @@ impl Irqs {
     /// are put back first.
     ///
     /// # Errors
-    /// When an interrupt can't be found or moved; all are where they were then.
+    /// When an interrupt can't be found or moved, or serves both ends; all are where they were then.
     pub(super) fn pin(config: &StreamConfig) -> Result<Self> {
         let host = Host::system();
         claim::sweep(&host, LOAD, put_back)?;
         let Some(cpu) = config.irq_cpu else {
             return Ok(Self { claim: None });
         };
-        let wanted = [(&config.server, cpu), (&config.tester, config.tester.cpu)];
-        let mut moves = Vec::new();
-        for (end, cpu) in wanted {
-            let vectors = vectors(end)?;
-            moves.extend(vectors.into_iter().map(|vector| (vector, cpu)));
+        let receiver = vectors(&config.server)?;
+        let sender = vectors(&config.tester)?;
+        if let Some(both) = receiver.iter().find(|vector| sender.contains(vector)) {
+            return Err(Error::Invalid(format!(
+                "interrupt {} ({}) serves {} and {}, two ports of one device: the streams need a device each",
+                both.irq, both.name, config.server.ifname, config.tester.ifname
+            )));
         }
+        let to = |cpu| move |vector| (vector, cpu);
+        let moves = receiver.into_iter().map(to(cpu));
+        let moves = moves.chain(sender.into_iter().map(to(config.tester.cpu)));
         let mut claim = Claim::new(&host, LOAD)?;
         let id = claim.id().to_owned();
         claim.remember(&id)?;
@@ -85,12 +90,10 @@ fn put_back(id: &str) -> Result<()> {
     Ok(())
 }
 
+/// All vectors of an end; an error where a receive queue has none.
 fn vectors(end: &StreamEnd) -> Result<Vec<QueueVector>> {
     run_at(&end.namespace(), || {
         let host = Host::system();
-        let interface = host.interface(&end.ifname)?;
-        let mut vectors = host.vectors(&interface)?;
-        vectors.dedup_by_key(|vector| vector.irq);
-        Ok(vectors)
+        Ok(host.vectors(&host.interface(&end.ifname)?)?.all)
     })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bulk streams, UDP and TCP, over a second pair of interfaces; the interrupts of the receiver's share the poller's CPU:
-//! the NetStream of paper 003, section 2. Other than there (iperf at the highest speed), the rates are set, so that rows
-//! can be compared.
+//! Bulk streams, UDP and TCP, over a second pair of interfaces; the interrupts of the receiver's card share the poller's
+//! CPU: the NetStream of paper 003, section 2. Other than there (iperf at the highest speed), the rates are set, so that
+//! rows can be compared.
 //!
 //! The receivers stand for the programs on the measured machine, the senders for other machines.
 //! Not here: the interfaces and their addresses; who runs the load sets them up.
