@@ -40,7 +40,7 @@ pub struct QueueVector {
 pub struct Vectors {
     /// Numbers of those of its receive queues.
     pub receive: Vec<u32>,
-    /// These and the others of its device that are in use, for what was sent, for its link: each with one of its handlers.
+    /// These, and those for what was sent and for its link, as far as they are in use.
     pub all: Vec<QueueVector>,
 }
 
@@ -121,10 +121,7 @@ pub fn queue_vector(
     interface: &Interface,
     queue: u32,
 ) -> Result<QueueVector, Error> {
-    let device = interface.device.as_deref();
-    let owners: Vec<&str> = std::iter::once(interface.name.as_str())
-        .chain(device)
-        .collect();
+    let owners = owners(interface);
     let mut whole = Vec::new();
     let mut receiving = Vec::new();
     for line in &interrupts.lines {
@@ -152,25 +149,40 @@ pub fn queue_vector(
     choose(interface, queue, receiving, whole)
 }
 
-/// The vectors of an interface; an error where a receive queue has none by the rule of this module.
+/// The vectors of an interface: of its receive queues, and all other candidates; an error where a receive queue has none
+/// by the rule of this module.
 pub fn vectors(interrupts: &Interrupts, interface: &Interface) -> Result<Vectors, Error> {
-    let mut receive = Vec::new();
+    let mut all: Vec<QueueVector> = Vec::new();
     for queue in 0..interface.rx_queues {
-        receive.push(queue_vector(interrupts, interface, queue)?.irq);
+        let vector = queue_vector(interrupts, interface, queue)?;
+        if !all.iter().any(|known| known.irq == vector.irq) {
+            all.push(vector);
+        }
     }
-    receive.dedup();
-    let mine = |irq| receive.contains(&irq) || interface.msi_irqs.contains(&irq);
-    let all = interrupts.lines.iter().filter_map(|line| {
-        Some(QueueVector {
-            irq: line.irq.filter(|irq| mine(*irq))?,
-            name: line.actions.first()?.clone(),
-            shared: line.actions.len() > 1,
-        })
-    });
-    Ok(Vectors {
-        all: all.collect(),
-        receive,
-    })
+    let receive: Vec<u32> = all.iter().map(|vector| vector.irq).collect();
+    let owners = owners(interface);
+    for line in &interrupts.lines {
+        let Some(irq) = line.irq.filter(|irq| !receive.contains(irq)) else {
+            continue;
+        };
+        let mut actions = line.actions.iter();
+        if let Some(action) = actions.find(|action| belongs(interface, irq, action, &owners)) {
+            all.push(QueueVector {
+                irq,
+                name: action.clone(),
+                shared: line.actions.len() > 1,
+            });
+        }
+    }
+    Ok(Vectors { receive, all })
+}
+
+/// Who may be named in a handler of the interface: itself, or its bus device.
+fn owners(interface: &Interface) -> Vec<&str> {
+    let device = interface.device.as_deref();
+    std::iter::once(interface.name.as_str())
+        .chain(device)
+        .collect()
 }
 
 fn choose(

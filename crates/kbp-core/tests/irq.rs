@@ -130,13 +130,16 @@ fn what_only_sends_or_configures_is_among_the_vectors_too() {
         &[24, 25, 26, 27, 28, 29],
         2,
     );
-    assert_eq!(virtio, Ok((vec![25, 27], vec![24, 25, 26, 27, 28])));
+    assert_eq!(virtio, Ok((vec![25, 27], vec![25, 27, 24, 26, 28])));
     // Renamed since its handlers were named.
     let e1000e = found(DEBIAN_6_1, "lan", Some("0000:00:03.0"), &[30, 31, 32], 1);
     assert_eq!(e1000e, Ok((vec![30], vec![30, 31, 32])));
     // One vector for both queues, on a line that others share.
     let line = found(SINGLE, "eth0", Some("0000:00:04.0"), &[], 2);
     assert_eq!(line, Ok((vec![11], vec![11])));
+    // Known by the names of its handlers alone.
+    let named = found(DEBIAN_6_1, "eth9", Some("virtio0"), &[], 1);
+    assert_eq!(named, Ok((vec![25], vec![25, 24, 26, 27, 28])));
     let virtual_one = found(DEBIAN_6_1, "veth1", None, &[], 1).unwrap_err();
     assert!(virtual_one.contains("has no interrupt"), "{virtual_one}");
 }

@@ -29,24 +29,18 @@ impl Irqs {
     /// are put back first.
     ///
     /// # Errors
-    /// When an interrupt can't be found or moved, or serves both ends; all are where they were then.
+    /// When an interrupt can't be found or moved, or serves both ends, which are on two CPUs; all are where they were
+    /// then.
     pub(super) fn pin(config: &StreamConfig) -> Result<Self> {
         let host = Host::system();
         claim::sweep(&host, LOAD, put_back)?;
         let Some(cpu) = config.irq_cpu else {
             return Ok(Self { claim: None });
         };
-        let receiver = vectors(&config.server)?;
-        let sender = vectors(&config.tester)?;
-        if let Some(both) = receiver.iter().find(|vector| sender.contains(vector)) {
-            return Err(Error::Invalid(format!(
-                "interrupt {} ({}) serves {} and {}, two ports of one device: the streams need a device each",
-                both.irq, both.name, config.server.ifname, config.tester.ifname
-            )));
-        }
-        let to = |cpu| move |vector| (vector, cpu);
-        let moves = receiver.into_iter().map(to(cpu));
-        let moves = moves.chain(sender.into_iter().map(to(config.tester.cpu)));
+        let moves = moves(
+            (vectors(&config.server)?, cpu),
+            (vectors(&config.tester)?, config.tester.cpu),
+        )?;
         let mut claim = Claim::new(&host, LOAD)?;
         let id = claim.id().to_owned();
         claim.remember(&id)?;
@@ -90,10 +84,59 @@ fn put_back(id: &str) -> Result<()> {
     Ok(())
 }
 
+/// What goes where; refuses an interrupt that would have to be in two places.
+fn moves(
+    (receiver, receiver_cpu): (Vec<QueueVector>, u32),
+    (sender, sender_cpu): (Vec<QueueVector>, u32),
+) -> Result<Vec<(QueueVector, u32)>> {
+    let is_senders = |irq| sender.iter().any(|vector| vector.irq == irq);
+    let both = receiver.iter().find(|vector| is_senders(vector.irq));
+    if let Some(both) = both.filter(|_| receiver_cpu != sender_cpu) {
+        return Err(Error::Invalid(format!(
+            "interrupt {} ({}) serves both ends of the streams and can't be on CPU {receiver_cpu} and CPU {sender_cpu}",
+            both.irq, both.name
+        )));
+    }
+    let receiver = receiver.into_iter().map(|vector| (vector, receiver_cpu));
+    let sender = sender.into_iter().map(|vector| (vector, sender_cpu));
+    Ok(receiver.chain(sender).collect())
+}
+
 /// All vectors of an end; an error where a receive queue has none.
 fn vectors(end: &StreamEnd) -> Result<Vec<QueueVector>> {
     run_at(&end.namespace(), || {
         let host = Host::system();
         Ok(host.vectors(&host.interface(&end.ifname)?)?.all)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_of_both_ends_is_on_one_cpu_or_refused() {
+        let vector = |irq: u32| QueueVector {
+            irq,
+            name: format!("eth{irq}"),
+            shared: false,
+        };
+        let ends = |cpu| {
+            moves(
+                (vec![vector(1), vector(2)], 2),
+                (vec![vector(3), vector(2)], cpu),
+            )
+        };
+        let refusal = ends(0).unwrap_err().to_string();
+        assert!(refusal.contains("interrupt 2"), "{refusal}");
+        let places: Vec<_> = ends(2)
+            .unwrap()
+            .into_iter()
+            .map(|(v, cpu)| (v.irq, cpu))
+            .collect();
+        assert_eq!(places, [(1, 2), (2, 2), (3, 2), (2, 2)]);
+        let apart = moves((vec![vector(1)], 2), (vec![vector(3)], 0)).unwrap();
+        let places: Vec<_> = apart.into_iter().map(|(v, cpu)| (v.irq, cpu)).collect();
+        assert_eq!(places, [(1, 2), (3, 0)]);
+    }
 }
