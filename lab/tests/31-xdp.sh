@@ -34,11 +34,7 @@ received() { ! kill -0 "$RECEIVER" 2> /dev/null; }
 
 # Who waits in vain is asked for what it has, and the card for what became of the rest.
 all_received() {
-	for _ in $(seq 30); do
-		received && break
-		sleep 1
-	done
-	kill -INT "$RECEIVER" 2> /dev/null
+	lab_until 30 received || kill -INT "$RECEIVER"
 	wait "$RECEIVER"
 	grep -q "\"received\":$FRAMES," "$OUT/received.json" && return
 	kbp stats

@@ -6,7 +6,7 @@
 # The Debian packages on a Debian that gets a new kernel. First boot: DKMS builds and signs the module, a queue is
 # attached and saved, and a newer kernel is installed, for which DKMS builds without being asked. Second boot, into that
 # one: what was attached is attached again and serves. Then the old kernel goes, then our packages, and nothing is left.
-# Debian's 6.1.0-55 has panicked in 1 GiB, in ext4_mb_load_buddy_gfp() when the page that it wanted was reclaimed.
+# Debian's 6.1.0-55 has panicked in 1 GiB, in ext4_mb_load_buddy_gfp().
 
 . /lab/lib.sh
 . /lab/net.sh

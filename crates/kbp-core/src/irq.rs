@@ -124,26 +124,14 @@ pub fn queue_vector(
     let owners = owners(interface);
     let mut whole = Vec::new();
     let mut receiving = Vec::new();
-    for line in &interrupts.lines {
-        let Some(irq) = line.irq else { continue };
-        for action in line
-            .actions
-            .iter()
-            .filter(|action| belongs(interface, irq, action, &owners))
-        {
-            let vector = QueueVector {
-                irq,
-                name: action.clone(),
-                shared: line.actions.len() > 1,
-            };
-            match role(action, &owners) {
-                Role::Receive(number) => receiving.push((number, vector)),
-                Role::Whole => whole.push(QueueVector {
-                    shared: true,
-                    ..vector
-                }),
-                Role::Other => {}
-            }
+    for vector in candidates(interrupts, interface) {
+        match role(&vector.name, &owners) {
+            Role::Receive(number) => receiving.push((number, vector)),
+            Role::Whole => whole.push(QueueVector {
+                shared: true,
+                ..vector
+            }),
+            Role::Other => {}
         }
     }
     choose(interface, queue, receiving, whole)
@@ -160,21 +148,31 @@ pub fn vectors(interrupts: &Interrupts, interface: &Interface) -> Result<Vectors
         }
     }
     let receive: Vec<u32> = all.iter().map(|vector| vector.irq).collect();
-    let owners = owners(interface);
-    for line in &interrupts.lines {
-        let Some(irq) = line.irq.filter(|irq| !receive.contains(irq)) else {
-            continue;
-        };
-        let mut actions = line.actions.iter();
-        if let Some(action) = actions.find(|action| belongs(interface, irq, action, &owners)) {
-            all.push(QueueVector {
-                irq,
-                name: action.clone(),
-                shared: line.actions.len() > 1,
-            });
+    for vector in candidates(interrupts, interface) {
+        if !all.iter().any(|known| known.irq == vector.irq) {
+            all.push(vector);
         }
     }
     Ok(Vectors { receive, all })
+}
+
+/// Every handler that is the interface's, with its vector: rule 1 of this module.
+fn candidates(interrupts: &Interrupts, interface: &Interface) -> Vec<QueueVector> {
+    let owners = owners(interface);
+    let mut found = Vec::new();
+    for line in &interrupts.lines {
+        let Some(irq) = line.irq else { continue };
+        for action in &line.actions {
+            if belongs(interface, irq, action, &owners) {
+                found.push(QueueVector {
+                    irq,
+                    name: action.clone(),
+                    shared: line.actions.len() > 1,
+                });
+            }
+        }
+    }
+    found
 }
 
 /// Who may be named in a handler of the interface: itself, or its bus device.
