@@ -24,6 +24,8 @@ send_frames() {
 receive_frames() {
 	receive_as=$1 receive_netns=$2 receive_dev=$3
 	shift 3
+	# The shell that starts it empties the file late on a busy host; what the last receiver said is not this one's.
+	: > "$OUT/received.err"
 	kbp ${receive_netns:+-n "$receive_netns"} measure sockets receive "$receive_as" --dev "$receive_dev" --cpu 0 \
 		--count "$FRAMES" --seconds 60 --json "$@" > "$OUT/received.json" 2> "$OUT/received.err" &
 	RECEIVER=$!
@@ -59,6 +61,7 @@ polled() {
 }
 
 start_program() {
+	: > /run/program
 	kbp-xdp "$@" > /run/program 2>&1 &
 	PROGRAM=$!
 	lab_wait_for 20 grep -q attached /run/program
