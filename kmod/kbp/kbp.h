@@ -195,7 +195,7 @@ struct kbp_poller {
 	bool serving;			/* polls what is of class rt */
 	struct kbp_lap lap;		/* of class normal */
 	u32 wakeful;			/* what keeps it awake: devices, backlog, a lacking one */
-	bool pressed;			/* a round began with work of class normal left */
+	u32 held_normals;		/* devices of class normal that it holds */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */

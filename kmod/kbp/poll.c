@@ -232,7 +232,10 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
  */
 bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a)
 {
-	return p->wakeful || (p->pressed && a->class == KBP_POLL_CLASS_RT);
+	return p->wakeful ||
+	       (a->class == KBP_POLL_CLASS_RT &&
+		(!list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ||
+		 kbp_backlog_has_packets(p)));
 }
 
 /* Does it wait for its interrupt? */

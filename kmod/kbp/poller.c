@@ -388,14 +388,14 @@ static void kbp_let_interrupts(struct kbp_poller *p)
 }
 
 /*
- * Between two looks at an empty ring: leave the core to its other hardware
- * thread, or the host's CPU to other virtual ones.
+ * Between two looks at an empty ring: leave the core to its other hardware thread, or
+ * the host's CPU to other virtual ones. Once also after packets, for whom they woke.
  */
-static void kbp_pause(void)
+static void kbp_pause(bool work)
 {
-	unsigned int i;
+	unsigned int i, times = work ? min(kbp_relax, 1U) : kbp_relax;
 
-	for (i = 0; i < kbp_relax; i++)
+	for (i = 0; i < times; i++)
 		cpu_relax();
 }
 
@@ -451,8 +451,7 @@ static int kbp_thread(void *data)
 			kbp_let_interrupts(p);
 			if (unlikely(p->lacking) && !p->letting_go)
 				kbp_claim_all(p);
-			if (!work)
-				kbp_pause();
+			kbp_pause(work);
 		} while (kbp_may_spin(p, work));
 		kbp_quiescent(p);
 		cond_resched();

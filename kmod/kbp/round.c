@@ -136,6 +136,13 @@ static int kbp_turn_held(struct kbp_poller *p, struct kbp_napi *a)
 	return kbp_step_held(p, a);
 }
 
+/* Is it held, and of class normal? */
+static bool kbp_is_held_normal(const struct kbp_napi *a)
+{
+	return a->class == KBP_POLL_CLASS_NORMAL &&
+	       READ_ONCE(a->hold) == KBP_HOLD_HELD;
+}
+
 /*
  * Each held device of class rt, once; of class normal too, if all are let go of.
  * Returns the packets.
@@ -144,6 +151,7 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 {
 	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
 	int work = 0, found, busy_polls = 0;
+	u32 held_normals = 0;
 	struct kbp_napi *a;
 
 	rcu_read_lock();
@@ -154,6 +162,7 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 		if (a->class == KBP_POLL_CLASS_RT || kbp_lets_all_go(p))
 			found = kbp_turn_held(p, a);
 		wakeful += !a->armed;
+		held_normals += kbp_is_held_normal(a);
 		work += found;
 		if (!found)
 			continue;
@@ -164,6 +173,7 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 	}
 	rcu_read_unlock();
 	p->wakeful = wakeful;
+	p->held_normals = held_normals;
 	return work;
 }
 
@@ -180,8 +190,6 @@ static int kbp_turn_rt(struct kbp_poller *p)
 	int work, found;
 
 	p->serving = true;
-	p->pressed = !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ||
-		     kbp_backlog_has_packets(p);
 	work = kbp_turn_held_rt(p);
 	/*
 	 * A packet of a container passes the backlog once for each veth, bridge
@@ -198,26 +206,15 @@ static int kbp_turn_rt(struct kbp_poller *p)
 	return work;
 }
 
-/* Is it held, and of class normal? */
-static bool kbp_is_held_normal(const struct kbp_napi *a)
-{
-	return a->class == KBP_POLL_CLASS_NORMAL &&
-	       READ_ONCE(a->hold) == KBP_HOLD_HELD;
-}
-
-/* What could be polled of class normal. */
+/* What could be polled of class normal; what is held was counted in the turn of class rt. */
 static struct kbp_normals kbp_look_for_normals(const struct kbp_poller *p)
 {
 	struct kbp_normals now = {
 		.listed = READ_ONCE(p->listed[KBP_POLL_CLASS_NORMAL]),
+		.held = p->held_normals,
 		.backlog = kbp_backlog_is_open(p, KBP_BACKLOG_OWNED),
 	};
-	const struct kbp_napi *a;
 
-	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link)
-		now.held += kbp_is_held_normal(a);
-	rcu_read_unlock();
 	return now;
 }
 
