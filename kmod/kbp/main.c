@@ -15,7 +15,7 @@ struct workqueue_struct *kbp_wq;
 
 unsigned int kbp_relax = 8;
 module_param_named(relax, kbp_relax, uint, 0444);
-MODULE_PARM_DESC(relax, "how often a busy poller executes PAUSE after an empty round, once after others (default 8; 0: never, where a hypervisor makes PAUSE slow)");
+MODULE_PARM_DESC(relax, "how often a busy poller executes PAUSE after an empty round; after one with packets once (default 8; 0: never, where a hypervisor makes PAUSE slow)");
 
 unsigned int kbp_window_us;
 module_param_named(window_us, kbp_window_us, uint, 0644);

@@ -227,7 +227,7 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
  * @p: the poller
  * @a: the device's attachment
  *
- * For another device or the backlog, or, seen from class rt, for what is left of class
+ * For another device or the backlog, or, seen from class rt, for what waits of class
  * normal. Then nothing is saved by an interrupt.
  */
 bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a)

@@ -389,7 +389,8 @@ static void kbp_let_interrupts(struct kbp_poller *p)
 
 /*
  * Between two looks at an empty ring: leave the core to its other hardware thread, or
- * the host's CPU to other virtual ones. Once also after packets, for whom they woke.
+ * the host's CPU to other virtual ones. After packets once, for those whom they woke: on
+ * the lab's clock PAUSE ends a CPU's turn.
  */
 static void kbp_pause(bool work)
 {
