@@ -195,7 +195,7 @@ struct kbp_poller {
 	bool serving;			/* polls what is of class rt */
 	struct kbp_lap lap;		/* of class normal */
 	u32 wakeful;			/* what keeps it awake: devices, backlog, a lacking one */
-	u32 held_normals;		/* devices of class normal that it holds */
+	u32 held_normals;		/* held devices of class normal, by the last turn of rt */
 	bool lacking;			/* somebody else has what it could hold */
 	bool letting_go;		/* somebody may wait for what it holds */
 	u64 unlocked_ns;		/* when rtnl_lock was last seen free */
