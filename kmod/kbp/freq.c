@@ -39,6 +39,7 @@ struct kbp_domain {
 	u64 said_ns;			/* what a change takes, by the driver */
 	u64 seen_ns;			/* the same as it was seen; 0: not yet */
 	bool refused;			/* the driver did not do as it was told */
+	unsigned long refused_at;	/* when it did not the last time, jiffies */
 };
 
 /* What a CPU has to say about the frequency. */
@@ -124,6 +125,7 @@ static enum kbp_change kbp_domain_change(struct kbp_domain *d)
 	kbp_domain_learn(d, begin_ns);
 	WRITE_ONCE(d->khz, done ? khz : 0);
 	if (!done) {
+		WRITE_ONCE(d->refused_at, jiffies);
 		WRITE_ONCE(d->refused, true);
 		return KBP_CHANGE_REFUSED;
 	}
@@ -136,7 +138,8 @@ static enum kbp_change kbp_domain_change_fast(struct kbp_domain *d)
 	enum kbp_change change = KBP_CHANGE_NONE;
 
 	raw_spin_lock(&d->fast_lock);
-	if (d->policy)
+	/* The governor may have begun anew, with a driver that sleeps. */
+	if (d->policy && d->fast)
 		change = kbp_domain_change(d);
 	raw_spin_unlock(&d->fast_lock);
 	return change;
@@ -217,21 +220,27 @@ static void kbp_freq_count(struct kbp_poller *p, enum kbp_change change)
 	}
 }
 
-/* Did the driver refuse, and we don't know what the frequency is? */
-static bool kbp_freq_is_unknown(const struct kbp_freq_cpu *c)
+/*
+ * The driver has refused: there is nothing to say, but where it did not do the highest
+ * either. Then it is asked again, which takes its time, once a second.
+ */
+static bool kbp_freq_asks_again(const struct kbp_domain *d)
 {
-	const struct kbp_domain *d = READ_ONCE(c->domain);
-
-	return d && READ_ONCE(d->refused) && !READ_ONCE(d->khz);
+	return !READ_ONCE(d->khz) &&
+	       time_after_eq(jiffies, READ_ONCE(d->refused_at) + HZ);
 }
 
 /* The poller thread says what it is about to do, or has done. */
 static void kbp_freq_say(struct kbp_poller *p, struct kbp_freq_cpu *c, bool slow)
 {
-	if (READ_ONCE(c->slow) == slow && !kbp_freq_is_unknown(c))
-		return;
+	const struct kbp_domain *d = READ_ONCE(c->domain);
+	bool says = READ_ONCE(c->slow) != slow;
+
+	if (d && READ_ONCE(d->refused))
+		says = kbp_freq_asks_again(d);
 	WRITE_ONCE(c->slow, slow);
-	kbp_freq_count(p, kbp_freq_follow(c));
+	if (says)
+		kbp_freq_count(p, kbp_freq_follow(c));
 }
 
 static struct kbp_pace_view kbp_freq_view(const struct kbp_poller *p,

@@ -345,10 +345,13 @@ fn put_back(host: &Host, cpu: u32, record: &GovernorRecord) -> Result<Outcome, H
     let Some(found) = host.read_optional(&governor)? else {
         return Ok(Outcome::Gone);
     };
-    if found != OURS && !record.is_late {
+    // An undo that died after its first step has left the original there, without its frequency.
+    if found != OURS && found != record.original && !record.is_late {
         return Ok(Outcome::LeftAlone { found });
     }
-    host.write(&governor, &record.original)?;
+    if found != record.original {
+        host.write(&governor, &record.original)?;
+    }
     if let Some(khz) = &record.speed_khz {
         host.write(&file(cpu, "scaling_setspeed"), khz)?;
     }

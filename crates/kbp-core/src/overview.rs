@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::companions;
 use crate::error::Error;
+use crate::governor;
 use crate::host::Host;
 use crate::irq::QueueVector;
 use crate::irq_pin;
@@ -18,6 +19,7 @@ use crate::module::{self, ModuleStatus};
 use crate::netns;
 use crate::state::{self, State, User};
 use crate::steer::{self, Steered};
+use crate::uapi::State as PollerState;
 use crate::CpuList;
 
 /// Everything.
@@ -68,6 +70,7 @@ pub fn overview(host: &Host) -> Result<Overview, Error> {
     let pollers = client.pollers()?;
     let mut warnings = moved(host, &state, &napis);
     warnings.extend(companions::taken(host, &napis, own));
+    warnings.extend(pollers.iter().filter_map(|poller| fixed(host, poller)));
     let steered = steer::with_active(host, steer::remembered(&state), &pollers, own);
     let napis = napis.into_iter().map(|napi| AttachedNapi {
         irq: irq_of(host, &state, &napi, own),
@@ -106,6 +109,29 @@ pub(crate) fn moved(host: &Host, state: &State, napis: &[Napi]) -> Vec<String> {
         }
     }
     sentences
+}
+
+/// Why the frequency of a poller's CPU does not follow it, though it was to.
+fn fixed(host: &Host, poller: &Poller) -> Option<String> {
+    let follows = poller.freq_requested == poller.freq_active;
+    if follows || poller.state == PollerState::Offline {
+        return None;
+    }
+    let read = |name| host.read_optional(&governor::file(poller.cpu, name)).ok()?;
+    let why = match read("scaling_governor") {
+        None => "it has no cpufreq driver any more".into(),
+        Some(found) if found != governor::OURS => {
+            format!("its governor is {found}, which something else chose")
+        }
+        Some(_) => match read("scaling_cur_freq") {
+            Some(khz) => format!("its driver refused a change, and has it at {khz} kHz now"),
+            None => "its driver refused a change".into(),
+        },
+    };
+    let cpu = poller.cpu;
+    Some(format!(
+        "the frequency of CPU {cpu} does not follow its poller: {why}; `kbp poller del --cpu {cpu}` and `kbp poller add` begin anew"
+    ))
 }
 
 /// Who may have moved an interrupt away from these CPUs, in brackets.

@@ -262,7 +262,34 @@ impl<'a> Session<'a> {
         }
         plan.backlogs = self.plan_backlogs(&plan.interfaces)?;
         self.plan_irqbalance(&mut plan)?;
+        let late = self.late_exits(request)?;
+        plan.notes.extend(late);
         Ok(plan)
+    }
+
+    /// The idle states whose exits `--max-wake-latency` does not see where interrupts wake the poller.
+    fn late_exits(&mut self, request: &AttachRequest) -> Result<Vec<String>, Error> {
+        let Some(limit_us) = request.service.max_wake_latency_us else {
+            return Ok(Vec::new());
+        };
+        let cpus: BTreeSet<u32> = request.cpus.iter().copied().collect();
+        let mut notes = Vec::new();
+        for poller in self.control.pollers()? {
+            let limited = poller.max_cstate_latency_us;
+            if !cpus.contains(&poller.cpu) || limited.is_some_and(|us| us <= limit_us) {
+                continue;
+            }
+            // Without an answer there is nothing to say.
+            let deepest = self.host.deepest_idle_exit_us(poller.cpu).ok().flatten();
+            if let Some(us) = deepest.filter(|us| *us > limit_us.into()) {
+                notes.push(format!(
+                    "the deepest idle state of CPU {0} takes {us} us to leave, which is not seen where an interrupt wakes the \
+                     poller: a limit of {limit_us} us needs a poller with --max-cstate-latency {limit_us}, too",
+                    poller.cpu
+                ));
+            }
+        }
+        Ok(notes)
     }
 
     /// Where the interrupts of what is attached are to be.

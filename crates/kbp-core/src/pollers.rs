@@ -110,6 +110,7 @@ impl Session<'_> {
                 "this CPU has a poller; delete it first with `kbp poller del --cpu {cpu}`"
             )));
         }
+        self.refuse_machines(cpu)?;
         Ok(PollerPlan {
             spec: PollerSpec {
                 deep_exit_us: deep_exit(self.host, spec)?,
@@ -118,6 +119,21 @@ impl Session<'_> {
             notes: priority_note(self.host, spec).into_iter().collect(),
             governor: plan_governor(self.host, &self.file.state, spec)?,
         })
+    }
+
+    /// The threads that `kbp vm tune` has put on a CPU and a poller there starve each other.
+    fn refuse_machines(&self, cpu: u32) -> Result<(), Error> {
+        for vm in &self.file.state.vms {
+            if vm.requested.cpus().contains(cpu) && vm.process.is_alive(self.host)? {
+                let vm = vm.label();
+                return Err(Error::Conflict(format!(
+                    "this CPU was given to {vm} (`kbp vm list`): whichever of the two has the higher priority keeps the other \
+                     from running; name another CPU, put the machine back with `kbp vm untune`, or tune it with --force after \
+                     this poller is there"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Creates a poller. The governor comes first: the module looks for it when the poller begins.

@@ -38,6 +38,11 @@ impl Scheduling {
             priority: 0,
         }
     }
+
+    /// Whether it goes before all that is not real-time.
+    pub fn is_real_time(&self) -> bool {
+        matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR)
+    }
 }
 
 impl std::fmt::Display for Scheduling {

@@ -6,7 +6,7 @@ mod common;
 use common::{request, Family, Machine};
 use kbp_core::attr::Attrs;
 use kbp_core::companions::taken;
-use kbp_core::model::{Napi, Stats};
+use kbp_core::model::{Napi, PollerSpec, Stats};
 use kbp_core::plan::Session;
 use kbp_core::service::CLASS;
 use kbp_core::uapi::{Mode, NAPI_COUNTERS};
@@ -19,6 +19,39 @@ fn notes(machine: &Machine) -> Result<Vec<String>, Error> {
     };
     let mut session = Session::open(&machine.host, &mut family)?;
     Ok(session.plan_attach(&request("eth0", &[2]))?.notes)
+}
+
+#[test]
+fn idle_states_that_a_limit_of_wake_ups_does_not_see_are_said() {
+    let machine = Machine::new();
+    machine.write("sys/devices/system/cpu/cpu2/cpuidle/state1/latency", "200\n");
+    let notes = |limit_us, kept_us| {
+        let mut family = Family {
+            pollers: vec![2],
+            ..Family::default()
+        };
+        if let Some(us) = kept_us {
+            let spec = PollerSpec {
+                max_cstate_latency_us: Some(us),
+                ..PollerSpec::new(2)
+            };
+            family.specs.insert(2, spec);
+        }
+        let mut session = Session::open(&machine.host, &mut family).unwrap();
+        let mut request = request("eth0", &[2]);
+        request.service.mode = Mode::Adaptive;
+        request.service.max_wake_latency_us = limit_us;
+        session.plan_attach(&request).unwrap().notes
+    };
+    let said = notes(Some(50), None);
+    assert!(
+        said.len() == 1 && said[0].contains("--max-cstate-latency 50"),
+        "{said:?}"
+    );
+    assert_eq!(notes(Some(50), Some(100)).len(), 1);
+    for silent in [(None, None), (Some(200), None), (Some(50), Some(50))] {
+        assert_eq!(notes(silent.0, silent.1), Vec::<String>::new());
+    }
 }
 
 fn napi(mode_active: Mode, netns_cookie: u64) -> Napi {

@@ -5,10 +5,11 @@ mod common;
 
 use std::os::unix::fs::symlink;
 
-use common::Machine;
-use kbp_core::model::Schedule;
+use common::{Family, Machine};
+use kbp_core::model::{PollerSpec, Schedule};
+use kbp_core::plan::Session;
 use kbp_core::process::Process;
-use kbp_core::state::State;
+use kbp_core::state::{State, StateFile};
 use kbp_core::vm::model::{Accelerator, Role, Vm};
 use kbp_core::vm::plan::{plan, TunePlan};
 use kbp_core::vm::record::VmRecord;
@@ -108,6 +109,48 @@ fn has_note(plan: &TunePlan, words: &[&str]) -> bool {
     plan.notes
         .iter()
         .any(|note| words.iter().all(|word| note.contains(word)))
+}
+
+#[test]
+fn a_poller_and_a_machine_do_not_get_the_same_cpu_in_either_order() {
+    let machine = demo();
+    let on_2 = TuneRequest {
+        vcpu_cpus: Some(vec![1, 2]),
+        ..TuneRequest::default()
+    };
+    let refused = planned(&machine, &on_2, &[2], false).unwrap_err();
+    assert_eq!(refused.class(), Class::Conflict);
+    let mut memory = StateFile::open(&machine.host).unwrap();
+    memory.state.vms.push(VmRecord {
+        process: the_vm(&machine).process,
+        name: Some("demo".into()),
+        requested: on_2,
+        threads: Vec::new(),
+    });
+    memory.save().unwrap();
+    drop(memory);
+    let mut family = Family::default();
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    let refused = session.plan_poller(&PollerSpec::new(2)).unwrap_err();
+    assert_eq!(refused.class(), Class::Conflict);
+    assert!(refused.to_string().contains("demo"), "{refused}");
+    session.plan_poller(&PollerSpec::new(3)).unwrap();
+    std::fs::remove_dir_all(machine.host.path("proc/100")).unwrap();
+    session.plan_poller(&PollerSpec::new(2)).unwrap();
+}
+
+#[test]
+fn real_time_threads_that_may_come_to_a_poller_are_said() {
+    let machine = demo();
+    let wish = |schedule: &str| TuneRequest {
+        priority: Some(schedule.parse().unwrap()),
+        ..TuneRequest::default()
+    };
+    let words = ["CPU 3", "kbp poller"];
+    let plan = planned(&machine, &wish("f:60"), &[3, 9], false).unwrap();
+    assert!(has_note(&plan, &words), "{:?}", plan.notes);
+    let plan = planned(&machine, &wish("o:0"), &[3], false).unwrap();
+    assert!(!has_note(&plan, &words), "{:?}", plan.notes);
 }
 
 #[test]

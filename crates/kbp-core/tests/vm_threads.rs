@@ -193,6 +193,43 @@ fn a_failed_step_leaves_nothing_changed() {
 }
 
 #[test]
+fn what_could_not_be_undone_stays_remembered() {
+    let (_dir, host) = host();
+    let (one, other) = (Worker::start(), Worker::start());
+    let mut memory = StateFile::open(&host).unwrap();
+    let mut machine = vm(&host, &[&one, &other]);
+    // Where it was, it can't be any more.
+    machine.threads[0].placement.affinity = CpuList::one(NO_CPU);
+    let wish = wish(&[0, NO_CPU]);
+    let plan = plan(&host, &memory.state, &machine, &wish, &[], false).unwrap();
+    let error = apply::tune(&host, &mut memory, &plan).unwrap_err();
+    assert!(matches!(error, Error::LeftChanged { .. }), "{error}");
+    drop(memory);
+    let state = StateFile::open(&host).unwrap().state;
+    let known = &state.vms[0].threads[0];
+    assert_eq!(known.thread.tid, one.tid);
+    assert_eq!(known.original.affinity, CpuList::one(NO_CPU));
+}
+
+#[test]
+fn the_first_governor_comes_back_when_the_process_died_before_the_second_was_written() {
+    let (_dir, host) = host();
+    let worker = Worker::start();
+    tune(&host, &[&worker], &[0]).unwrap();
+    let mut memory = StateFile::open(&host).unwrap();
+    let record = memory.state.vm_governors.get_mut(&0).unwrap();
+    assert_eq!((record.set.as_str(), &record.before), ("performance", &None));
+    record.set = "powersave".into();
+    record.before = Some("performance".into());
+    memory.save().unwrap();
+    drop(memory);
+    // Also where it is tuned again first.
+    tune(&host, &[&worker], &[0]).unwrap();
+    undo(&host);
+    assert_eq!(governor(&host), "ondemand");
+}
+
+#[test]
 fn what_somebody_else_changed_is_left_alone() {
     let (_dir, host) = host();
     let worker = Worker::start();

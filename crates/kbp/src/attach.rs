@@ -88,6 +88,9 @@ pub struct AttachArgs {
     #[arg(long, value_name = "PERCENT")]
     cpu_budget: Option<Share>,
     /// Mode adaptive: sleep between packets only as long as waking up takes no longer than this, microseconds.
+    ///
+    /// The exit of an idle state is not in it where an interrupt wakes the poller: limit that with `kbp poller add
+    /// --max-cstate-latency`.
     #[arg(long, value_name = "US", value_parser = parse_latency)]
     max_wake_latency: Option<u32>,
     /// Leave the interrupt where it is.

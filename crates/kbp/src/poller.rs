@@ -39,7 +39,8 @@ pub struct AddArgs {
     /// Scheduling: f:PRIORITY is SCHED_FIFO (1 to 98), o:NICE is SCHED_OTHER (-20 to 19).
     #[arg(short = 'P', long = "priority", value_name = "f:PRIO|o:NICE")]
     schedule: Option<Schedule>,
-    /// Packets that one poll of a NAPI that is not attached may take.
+    /// Packets that one poll of a NAPI of class normal may take, and one of class rt while the poller lets others run.
+    /// What is not attached is of class normal.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     budget: Option<u32>,
     /// Hand its work back to softirq when it could not run for this long (1ms to 10s).

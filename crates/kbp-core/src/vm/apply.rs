@@ -44,11 +44,15 @@ pub fn tune(host: &Host, memory: &mut StateFile, plan: &TunePlan) -> Result<Tune
     let mut done = Vec::new();
     if let Err((step, cause)) = carry_out(host, memory, plan, &mut done, &mut tuned) {
         let left = roll_back(host, memory, plan, &done);
-        memory.state = before;
-        memory.save()?;
+        // What could not be undone stays remembered, for `kbp vm untune`.
+        if left.is_empty() {
+            memory.state = before;
+            memory.save()?;
+        }
         return Err(failure(step, cause, &left, !plan.changes().is_empty()));
     }
     settle(memory, plan.vm.process, &tuned.threads);
+    governor::settle(&mut memory.state, &plan.governors);
     memory.save()?;
     // What can't be put back for others stays remembered, and is said.
     if let Err(error) = leave_others(host, memory, plan) {
@@ -66,7 +70,7 @@ fn failure(step: String, cause: Error, left: &[Error], has_changed: bool) -> Err
         (_, false) => Error::LeftChanged {
             step,
             cause,
-            left: left.join("; "),
+            left: format!("{}; `kbp vm untune` tries again", left.join("; ")),
         },
     }
 }
@@ -201,7 +205,7 @@ fn set(tid: u32, now: &Placement, to: &Placement) -> Result<(), HostError> {
 fn roll_back(host: &Host, memory: &StateFile, plan: &TunePlan, done: &[&ThreadPlan]) -> Vec<Error> {
     let mut failed = Vec::new();
     for one in done.iter().rev() {
-        let back = place(host, one.thread.thread, &one.thread.placement);
+        let back = undo::place_again(host, one.thread.thread, &one.thread.placement);
         failed.extend(back.err());
     }
     failed.extend(governor::roll_back(host, &memory.state, &plan.governors));

@@ -158,16 +158,17 @@ pub(super) fn choose(
         let known = memory.state.vm_governors.get(&plan.first);
         let mut record = match known {
             // Where somebody has chosen another one since, that is what is to come back.
-            Some(known) if plan.from == known.set => known.clone(),
+            Some(known) if is_ours(known, &plan.from) => known.clone(),
             _ => VmGovernorRecord {
                 original: plan.from.clone(),
                 settings: settings(host, plan.first, &plan.from),
-                set: plan.to.clone(),
+                set: plan.from.clone(),
+                before: None,
                 users: known.map(|known| known.users.clone()).unwrap_or_default(),
                 is_late: false,
             },
         };
-        record.set = plan.to.clone();
+        record.before = Some(std::mem::replace(&mut record.set, plan.to.clone()));
         if !record.users.contains(&user) {
             record.users.push(user);
         }
@@ -176,6 +177,20 @@ pub(super) fn choose(
         write(host, plan)?;
     }
     Ok(())
+}
+
+/// Is this what we wrote, or wrote before?
+fn is_ours(record: &VmGovernorRecord, found: &str) -> bool {
+    found == record.set || record.before.as_deref() == Some(found)
+}
+
+/// The governors of a plan are written: what was in between is forgotten.
+pub(super) fn settle(state: &mut State, plans: &[GovernorPlan]) {
+    for plan in plans {
+        if let Some(record) = state.vm_governors.get_mut(&plan.first) {
+            record.before = None;
+        }
+    }
 }
 
 /// Some drivers take another governor than they were told, without a word.
@@ -309,7 +324,7 @@ fn put_back(
     if found == record.original {
         return Ok(Outcome::Restored { to: found });
     }
-    if found != record.set && !record.is_late {
+    if !is_ours(record, &found) && !record.is_late {
         return Ok(Outcome::LeftAlone { found });
     }
     write_back(host, first, record)?;

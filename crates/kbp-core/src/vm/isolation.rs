@@ -9,6 +9,7 @@ use crate::model::Schedule;
 use crate::pollers::IRQ_THREAD_PRIORITY;
 use crate::vm::cpuset;
 use crate::vm::model::Vm;
+use crate::vm::plan::ThreadPlan;
 use crate::vm::record::VmRecord;
 use crate::vm::request::TuneRequest;
 use crate::CpuList;
@@ -41,6 +42,27 @@ pub(super) fn refuse_pollers(
             "{words}; name other CPUs, delete it with `kbp poller del`, or have it so with --force"
         ))),
     }
+}
+
+/// Real-time threads that get no CPUs may come to those of pollers.
+pub(super) fn strays(
+    request: &TuneRequest,
+    threads: &[ThreadPlan],
+    pollers: &[u32],
+) -> Option<String> {
+    let roams = |one: &&ThreadPlan| {
+        let (has_cpus, schedule) = request.of(one.thread.role);
+        !has_cpus && schedule.is_some() && one.to.scheduling.is_real_time()
+    };
+    let roaming: Vec<&ThreadPlan> = threads.iter().filter(roams).collect();
+    let reaches = |cpu: &u32| roaming.iter().any(|one| one.to.affinity.contains(*cpu));
+    let reached: CpuList = pollers.iter().copied().filter(reaches).collect();
+    (!reached.is_empty()).then(|| {
+        format!(
+            "real-time threads without CPUs of their own may run on CPU {reached}, which has a kbp poller, and wait for it or \
+             keep it waiting; name CPUs in --vcpu-cpus or --vhost-cpus"
+        )
+    })
 }
 
 /// Everything that a person should know about the CPUs of this wish. `others`: what other machines have.

@@ -105,6 +105,7 @@ pub fn plan(
     for one in &threads {
         check_thread(host, one)?;
     }
+    notes.extend(isolation::strays(&requested, &threads, pollers));
     let (governors, more) = governor::plan(host, state, &requested)?;
     notes.extend(more);
     let others: Vec<&VmRecord> = state

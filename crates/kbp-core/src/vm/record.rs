@@ -62,6 +62,9 @@ pub struct VmGovernorRecord {
     pub settings: Vec<(String, String)>,
     /// The governor that was written.
     pub set: String,
+    /// What was written before that, until it is as `set` says: the process may die in between.
+    #[serde(default)]
+    pub before: Option<String>,
     /// The machines that want it.
     pub users: Vec<Process>,
     /// Whether its CPU was offline when it was to be put back. What the kernel chooses when that comes is nobody's choice.

@@ -125,7 +125,7 @@ pub fn assign<'v>(
     let vhosts: Vec<&VmThread> = vm.vhost_workers().collect();
     let vcpu_cpus = request.vcpu_cpus.as_deref();
     let vhost_cpus = request.vhost_cpus.as_deref();
-    let vcpu_places = vcpu_cpus.map(|cpus| in_turn(cpus, vcpus.len()));
+    let vcpu_places = vcpu_cpus.map(|cpus| by_number(cpus, &vcpus));
     let vhost_places = vhost_cpus.map(|cpus| kept_or_free(cpus, &vhosts, record));
     let placed = |threads: Vec<&'v VmThread>, places: Option<Vec<CpuList>>, schedule| {
         threads.into_iter().enumerate().map(move |(place, thread)| {
@@ -157,6 +157,17 @@ fn in_turn(cpus: &[u32], count: usize) -> Vec<CpuList> {
         true => cpus[..count].iter().copied().map(CpuList::one).collect(),
         false => vec![cpus.iter().copied().collect(); count],
     }
+}
+
+/// Each vCPU the CPU at its place in the list, also where one before it is not plugged in; in turn where the list is too
+/// short for that.
+fn by_number(cpus: &[u32], vcpus: &[&VmThread]) -> Vec<CpuList> {
+    let place = |thread: &&VmThread| match thread.role {
+        Role::Vcpu { index } => cpus.get(index as usize).copied().map(CpuList::one),
+        _ => cpus.first().copied().map(CpuList::one),
+    };
+    let places: Option<Vec<CpuList>> = vcpus.iter().map(place).collect();
+    places.unwrap_or_else(|| in_turn(cpus, vcpus.len()))
 }
 
 /// The same for threads that come and go: who has one of these CPUs alone keeps it, the others get those that are free.
@@ -255,6 +266,19 @@ mod tests {
         assert_eq!(
             places(&vm(3, &[]), &request(&[2, 3], &[]), None),
             ["2-3", "2-3", "2-3"]
+        );
+    }
+
+    #[test]
+    fn a_vcpu_keeps_its_cpu_when_one_before_it_is_plugged_in() {
+        let mut machine = vm(3, &[]);
+        let middle = machine.threads.remove(1);
+        assert_eq!(places(&machine, &request(&[2, 3, 4], &[]), None), ["2", "4"]);
+        assert_eq!(places(&machine, &request(&[2, 3], &[]), None), ["2", "3"]);
+        machine.threads.insert(1, middle);
+        assert_eq!(
+            places(&machine, &request(&[2, 3, 4], &[]), None),
+            ["2", "3", "4"]
         );
     }
 

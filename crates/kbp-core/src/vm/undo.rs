@@ -234,6 +234,33 @@ fn restore(
     Ok(alone)
 }
 
+/// Has a thread be as it was, whatever it is now. One that has ended is left.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn place_again(host: &Host, thread: Thread, to: &Placement) -> Result<(), Error> {
+    let Some(seen) = see(host, thread.tid)?.filter(|seen| seen.thread == thread) else {
+        return Ok(());
+    };
+    let now = seen.placement;
+    let put = || -> Result<(), HostError> {
+        if now.scheduling != to.scheduling {
+            sched::set_scheduling(thread.tid, to.scheduling)?;
+        }
+        if now.nice != to.nice {
+            sched::set_nice(thread.tid, to.nice)?;
+        }
+        if now.affinity != to.affinity {
+            bind_again(host, thread.tid, &to.affinity)?;
+        }
+        Ok(())
+    };
+    match put() {
+        Err(error) if error.errno() == Some(libc::ESRCH) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 /// A thread that was never bound has all CPUs that its cgroup has, also those that this gets later. Binding it to the CPUs
 /// that it had would be less, so it is bound to all that there may be.
 fn bind_again(host: &Host, tid: u32, original: &CpuList) -> Result<(), HostError> {

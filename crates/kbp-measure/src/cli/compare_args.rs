@@ -17,7 +17,7 @@ use crate::compare::place_of::{self, PathOptions};
 use crate::compare::plan::Plan;
 use crate::compare::preset::{self, Preset};
 use crate::compare::row::Traffic;
-use crate::compare::streams;
+use crate::compare::streams::{self, StreamOptions};
 use crate::compare::tables;
 use crate::error::{Error, Result};
 use crate::load::{Load, LoadConfig};
@@ -108,6 +108,12 @@ pub struct CompareArgs {
     /// CPU of the interrupts of the streams' receiver [default: the poller's]
     #[arg(long, value_name = "N")]
     stream_cpu: Option<u32>,
+    /// Rate of the UDP stream, Mbps of payload; 0 leaves it out
+    #[arg(long, default_value_t = 200, value_name = "MBPS")]
+    stream_udp_mbps: u32,
+    /// Highest rate of the TCP stream, Mbps of payload; 0 leaves it out
+    #[arg(long, default_value_t = 200, value_name = "MBPS")]
+    stream_tcp_mbps: u32,
     /// CPU of the storm's NAPI instance; its hogs stay where they are [default: the poller's]
     #[arg(long, value_name = "N")]
     storm_cpu: Option<u32>,
@@ -199,6 +205,11 @@ impl CompareArgs {
     /// How it is measured.
     pub(super) fn options(&self) -> Result<Options> {
         let cpus = self.cpus()?;
+        if self.stream_udp_mbps == 0 && self.stream_tcp_mbps == 0 {
+            return Err(Error::Invalid(
+                "--stream-udp-mbps and --stream-tcp-mbps are both 0: leave out the load stream instead".into(),
+            ));
+        }
         let any = "0.0.0.0:0"
             .parse()
             .map_err(|_| Error::Panicked("parsing"))?;
@@ -229,8 +240,12 @@ impl CompareArgs {
             },
             virtual_clock: self.clock() == Some("virtual"),
             loads: self.loads(cpus),
-            stream_nics: pair(&self.stream_nics, "--stream-nics")?,
-            stream_cpu: self.stream_cpu.unwrap_or(cpus.poller),
+            streams: StreamOptions {
+                nics: pair(&self.stream_nics, "--stream-nics")?,
+                irq_cpu: self.stream_cpu.unwrap_or(cpus.poller),
+                udp_bps: u64::from(self.stream_udp_mbps) * 1_000_000,
+                tcp_bps: u64::from(self.stream_tcp_mbps) * 1_000_000,
+            },
             third_party_s: self.sockperf_seconds,
             traces: self.trace.then(|| self.out()).transpose()?,
         })
@@ -340,10 +355,7 @@ impl CompareArgs {
                 .into_iter()
                 .filter_map(|name| {
                     let words = match Load::from_name(&name)? {
-                        Load::Stream => {
-                            let (cpus, cpu) = (options.path.cpus, options.stream_cpu);
-                            streams::words(&options.stream_nics, cpus, cpu)
-                        }
+                        Load::Stream => streams::words(&options.streams, options.path.cpus),
                         load => load.words(&options.loads),
                     };
                     Some((name, words))
@@ -479,6 +491,20 @@ mod tests {
         assert_eq!([ms("idle"), ms("storm"), ms("stream")], [150, 300, 150]);
         assert!(args_of("rain=300").is_err());
         assert!(args_of("storm").is_err());
+    }
+
+    #[test]
+    fn the_streams_have_the_rates_that_they_are_given() {
+        let mbps = |udp: &str, tcp: &str| {
+            let of = ["--stream-udp-mbps", udp, "--stream-tcp-mbps", tcp];
+            args(&of).options().map(|options| options.streams)
+        };
+        let streams = mbps("0", "10000").unwrap();
+        assert_eq!((streams.udp_bps, streams.tcp_bps), (0, 10_000_000_000));
+        let both = mbps("0", "0").unwrap_err().to_string();
+        assert!(both.contains("leave out"), "{both}");
+        let usual = args(&[]).options().unwrap().streams;
+        assert_eq!((usual.udp_bps, usual.tcp_bps), (200_000_000, 200_000_000));
     }
 
     #[test]

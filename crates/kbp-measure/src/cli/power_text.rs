@@ -73,10 +73,14 @@ fn energy(energy: &EnergyReport) -> String {
     };
     text += &match &energy.ipmi {
         Known::Is(ipmi) => format!(
-            "  {:<LABEL$} {}   mean of {} coarse readings\n",
+            "  {:<LABEL$} {}   mean of {} coarse readings{}\n",
             "IPMI, whole machine",
             amount(ipmi.energy_joules, ipmi.power_watts),
-            ipmi.readings
+            ipmi.readings,
+            match ipmi.missed {
+                0 => String::new(),
+                missed => format!("; {missed} times it did not answer"),
+            }
         ),
         Known::Not { why_not } => {
             format!("  {:<LABEL$} {}\n", "IPMI, whole machine", missing(why_not))

@@ -12,7 +12,8 @@ use super::engine::{Bench, Go, Measured};
 use super::place_of::{can_run, Path, PathOptions};
 use super::plan::{batches, Cell};
 use super::row::{self, Label, Traffic};
-use super::{streams, tables};
+use super::streams::{self, StreamOptions};
+use super::tables;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::load::{Load, LoadConfig, Running};
@@ -47,10 +48,8 @@ pub struct Options {
     pub mechanisms: MechanismConfig,
     /// The loads.
     pub loads: LoadConfig,
-    /// Network cards of the load `stream`: the receiver's, the sender's.
-    pub stream_nics: [String; 2],
-    /// CPU of the receive interrupts of these.
-    pub stream_cpu: u32,
+    /// The load `stream`.
+    pub streams: StreamOptions,
     /// Length of a third party's row, seconds.
     pub third_party_s: u32,
     /// Whether guest time is counted instructions, on which some mechanisms look worse than they are.
@@ -181,9 +180,8 @@ impl<'a> Machine<'a> {
     /// What came of a cell whose mechanism is up.
     fn measured(&self, cell: &Cell, up: &Path, active: &Served) -> Result<Measured> {
         let load = tables::load(&cell.load)?;
-        let nics = &self.options.stream_nics;
         let can_run = match load {
-            Load::Stream if self.loads.stream.is_none() => streams::can_run(nics),
+            Load::Stream if self.loads.stream.is_none() => streams::can_run(&self.options.streams),
             _ => load.can_run(&self.loads),
         };
         let can_serve = || {
@@ -222,10 +220,10 @@ impl<'a> Machine<'a> {
 
     /// Puts the cards of the streams on their wire, if a cell wants them and they are not.
     fn bring_up_streams(&mut self, cells: &[&Cell]) -> Result<()> {
-        let (nics, cpu) = (&self.options.stream_nics, self.options.stream_cpu);
+        let options = &self.options.streams;
         let wanted = cells.iter().any(|cell| cell.load == Load::Stream.name());
-        if wanted && self.loads.stream.is_none() && streams::can_run(nics).is_ok() {
-            self.loads.stream = Some(streams::up(nics, self.options.path.cpus, cpu)?);
+        if wanted && self.loads.stream.is_none() && streams::can_run(options).is_ok() {
+            self.loads.stream = Some(streams::up(options, self.options.path.cpus)?);
         }
         Ok(())
     }

@@ -15,45 +15,68 @@ use crate::result::Cpus;
 /// Name of its topology.
 pub(super) const NAME: &str = "compare-stream";
 
+/// How the load is set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// The receiver's card, the sender's.
+    pub nics: [String; 2],
+    /// CPU of the receiver's interrupts while the load runs.
+    pub irq_cpu: u32,
+    /// As of [`StreamConfig`].
+    pub udp_bps: u64,
+    /// As of [`StreamConfig`].
+    pub tcp_bps: u64,
+}
+
+impl StreamOptions {
+    /// Everything but the interrupts is on the housekeeping CPU, out of the way of client and server.
+    fn config(&self, cpus: Cpus, [server, tester]: [StreamEnd; 2]) -> StreamConfig {
+        let on = |end| StreamEnd {
+            cpu: cpus.housekeeping,
+            ..end
+        };
+        StreamConfig {
+            udp_bps: self.udp_bps,
+            tcp_bps: self.tcp_bps,
+            ..StreamConfig::new(on(server), on(tester), Some(self.irq_cpu))
+        }
+    }
+}
+
 /// Whether this machine has such a pair.
 ///
 /// # Errors
 /// One sentence that says why not.
-pub fn can_run(nics: &[String; 2]) -> std::result::Result<(), String> {
-    topo::can_run_spec(&spec(nics)).map_err(|why| {
+pub fn can_run(options: &StreamOptions) -> std::result::Result<(), String> {
+    topo::can_run_spec(&spec(options)).map_err(|why| {
         format!("the load stream needs a second pair of network cards (--stream-nics; in the lab a machine with 4): {why}")
     })
 }
 
-/// Puts the pair on its wire. Interrupts of the receiver's card go to `irq_cpu` while the load runs; everything else of
-/// the streams is on the housekeeping CPU, out of the way of client and server.
+/// Puts the pair on its wire.
 ///
 /// # Errors
 /// When it can't be made; nothing is left then.
-pub fn up(nics: &[String; 2], cpus: Cpus, irq_cpu: u32) -> Result<StreamConfig> {
-    let topology = topo::add_unless(&spec(nics), &interrupt::requested)?;
-    let end = |end: &End| StreamEnd {
+pub fn up(options: &StreamOptions, cpus: Cpus) -> Result<StreamConfig> {
+    let topology = topo::add_unless(&spec(options), &interrupt::requested)?;
+    let ends = [&topology.server, &topology.client].map(|end: &End| StreamEnd {
         ifname: end.ifname.clone(),
         netns: end.netns.clone(),
         addr: end.address,
-        cpu: cpus.housekeeping,
-    };
-    Ok(StreamConfig::new(
-        end(&topology.server),
-        end(&topology.client),
-        Some(irq_cpu),
-    ))
+        cpu: 0,
+    });
+    Ok(options.config(cpus, ends))
 }
 
 /// The load in words, before its cards are on their wire.
-pub fn words(nics: &[String; 2], cpus: Cpus, irq_cpu: u32) -> String {
-    let end = |ifname: &String| StreamEnd {
-        ifname: ifname.clone(),
+pub fn words(options: &StreamOptions, cpus: Cpus) -> String {
+    let ends = options.nics.clone().map(|ifname| StreamEnd {
+        ifname,
         netns: None,
         addr: Ipv4Addr::UNSPECIFIED.into(),
-        cpu: cpus.housekeeping,
-    };
-    StreamConfig::new(end(&nics[0]), end(&nics[1]), Some(irq_cpu)).words()
+        cpu: 0,
+    });
+    options.config(cpus, ends).words()
 }
 
 /// Removes the pair.
@@ -64,10 +87,10 @@ pub fn down() -> Result<()> {
     Ok(topo::del(NAME)?)
 }
 
-fn spec(nics: &[String; 2]) -> Spec {
+fn spec(options: &StreamOptions) -> Spec {
     Spec {
         name: NAME.into(),
-        nics: nics.clone(),
+        nics: options.nics.clone(),
         ..Spec::new(Kind::Nic)
     }
 }

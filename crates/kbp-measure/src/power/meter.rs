@@ -120,8 +120,8 @@ impl Zones {
     }
 }
 
-/// What the management controller said: watts, or why it says nothing.
-pub(super) type Readings = std::result::Result<Vec<f64>, String>;
+/// What the management controller said: watts, `None` where it did not answer in time; or why it says nothing.
+pub(super) type Readings = std::result::Result<Vec<Option<f64>>, String>;
 
 /// Asks the management controller before, meanwhile and after.
 ///
@@ -135,9 +135,7 @@ pub(super) fn watch_ipmi<T>(host: &Host, during: impl FnOnce() -> T) -> Result<(
     let mut readings = vec![Some(first)];
     let done = meanwhile(IPMI_PERIOD, || readings.push(ipmi::watts()), during)?;
     readings.push(ipmi::watts());
-    let readings: Option<Vec<f64>> = readings.into_iter().collect();
-    let readings = readings.ok_or("the management controller stopped answering");
-    Ok((done, readings.map_err(Into::into)))
+    Ok((done, Ok(readings)))
 }
 
 #[cfg(test)]

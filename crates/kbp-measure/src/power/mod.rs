@@ -24,7 +24,8 @@ use self::reading::{ClockCounters, Reading};
 use self::report::{
     EnergyReport, InterfacePackets, Known, PacketReport, Packets, PerPacket, PowerReport,
 };
-use self::span::{seconds, PLAUSIBLE_WATTS};
+use self::span::seconds;
+pub(crate) use self::span::PLAUSIBLE_WATTS;
 use crate::clock::suspended_ns;
 use crate::error::{Error, Result};
 

@@ -148,6 +148,8 @@ pub struct Ipmi {
     pub power_watts: f64,
     /// How many there were.
     pub readings: u32,
+    /// How often it did not answer in time.
+    pub missed: u32,
 }
 
 /// What busy CPUs draw more than resting ones, by a model.

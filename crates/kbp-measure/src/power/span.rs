@@ -11,7 +11,7 @@ use kbp_core::netdev::PacketCounts;
 use kbp_core::powercap::{Standing, Zone};
 use kbp_core::procfs::{CpuTicks, Interrupts};
 
-use super::meter::Zones;
+use super::meter::{Readings, Zones};
 use super::reading::{Clocks, CpuReading, Reading};
 use super::report::{
     CpuReport, Frequency, Idle, IdleShare, InterfacePackets, InterruptRates, Ipmi, Known, Packets,
@@ -22,7 +22,7 @@ use super::report::{
 const LOCAL_TIMER: &str = "LOC";
 
 /// More than any zone draws, watts: a zone is taken to go round unseen where this would make it.
-pub(super) const PLAUSIBLE_WATTS: f64 = 4_000.0;
+pub(crate) const PLAUSIBLE_WATTS: f64 = 4_000.0;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -108,13 +108,15 @@ pub(super) fn maybe_wrapped(zones: &Zones) -> Vec<String> {
 }
 
 /// The management controller's readings, over this time.
-pub(super) fn ipmi(readings: &Result<Vec<f64>>, span_ns: u64) -> Known<Ipmi> {
-    let of = |watts: &Vec<f64>| {
+pub(super) fn ipmi(readings: &Readings, span_ns: u64) -> Known<Ipmi> {
+    let of = |asked: &Vec<Option<f64>>| {
+        let watts: Vec<f64> = asked.iter().flatten().copied().collect();
         let mean = watts.iter().sum::<f64>() / watts.len().max(1) as f64;
         Ipmi {
             energy_joules: mean * seconds(span_ns),
             power_watts: mean,
             readings: watts.len() as u32,
+            missed: (asked.len() - watts.len()) as u32,
         }
     };
     readings.as_ref().map(of).map_err(Clone::clone).into()

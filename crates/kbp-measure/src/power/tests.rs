@@ -312,3 +312,13 @@ fn this_machine_has_figures_or_reasons() {
     let estimate = report.energy.estimate.unwrap();
     assert!(estimate.get().unwrap().busy_cpus <= report.cpus.len() as f64);
 }
+
+#[test]
+fn a_controller_that_misses_one_reading_is_still_believed() {
+    let readings = Ok(vec![Some(100.0), None, Some(200.0)]);
+    let Known::Is(ipmi) = span::ipmi(&readings, 2_000_000_000) else {
+        panic!("nothing is known");
+    };
+    assert_eq!((ipmi.power_watts, ipmi.energy_joules), (150.0, 300.0));
+    assert_eq!((ipmi.readings, ipmi.missed), (2, 1));
+}

@@ -13,6 +13,7 @@ use kbp_core::Host;
 use crate::error::Result;
 use crate::power::ipmi;
 use crate::power::model::Model;
+use crate::power::PLAUSIBLE_WATTS;
 use crate::result::{CpuUse, Energy, EnergyEstimate};
 
 /// What is said where nothing counts energy.
@@ -85,6 +86,18 @@ impl Meter {
                     .map(|(zone, (&before, &after))| zone.used_uj(before, after))
                     .sum();
                 let names: Vec<&str> = zones.iter().map(|zone| zone.name.as_str()).collect();
+                let wraps = |zone: &Zone| zone.may_wrap_unseen(span_ns, PLAUSIBLE_WATTS);
+                if zones.iter().any(wraps) {
+                    return Energy {
+                        joules: None,
+                        source: format!(
+                            "powercap: {} can go round unseen in a row of {} s",
+                            names.join(" + "),
+                            span_ns / 1_000_000_000
+                        ),
+                        estimate: None,
+                    };
+                }
                 Energy {
                     joules: Some(uj as f64 / 1e6),
                     source: format!("powercap: {}", names.join(" + ")),
@@ -155,6 +168,10 @@ mod tests {
         let used = meter.used(&before, &after, 1);
         assert_eq!(used.joules, Some(3.5));
         assert_eq!(used.source, "powercap: package-0 + package-1");
+        // 10 J are gone through in 2.5 ms at most.
+        let long = meter.used(&before, &after, 3_000_000);
+        assert_eq!(long.joules, None);
+        assert!(long.source.contains("unseen"), "{}", long.source);
     }
 
     #[test]
