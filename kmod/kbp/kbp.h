@@ -158,6 +158,14 @@ struct kbp_cstate {
 	bool lifted;
 };
 
+/* Instances whose GRO goes on over several small polls: kbp_goes_on_merging(). */
+#define KBP_MERGING_BITS	3
+
+struct kbp_merging {
+	const struct napi_struct *napi;	/* to be compared, it may be gone */
+	int packets;			/* since GRO was flushed */
+};
+
 struct kbp_poller {
 	raw_spinlock_t lock;
 	/* Below: protected by lock. */
@@ -194,6 +202,7 @@ struct kbp_poller {
 	bool fifo;			/* runs as SCHED_FIFO now */
 	bool serving;			/* polls what is of class rt */
 	struct kbp_lap lap;		/* of class normal */
+	struct kbp_merging merging[1 << KBP_MERGING_BITS];
 	u32 wakeful;			/* what keeps it awake: devices, backlog, a lacking one */
 	u32 held_normals;		/* held devices of class normal, by the last turn of rt */
 	bool lacking;			/* somebody else has what it could hold */

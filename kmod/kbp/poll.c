@@ -7,6 +7,7 @@
  * the poller thread, BH off. Lock: kbp_poller.lock around every step on a list,
  * never around a poll.
  */
+#include <linux/hash.h>
 #include <linux/interrupt.h>
 #include <linux/netpoll.h>
 #include <linux/rcupdate.h>
@@ -42,12 +43,41 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 }
 
 /*
+ * GRO merges what comes in one poll. Small polls would leave it little to merge, and
+ * the stack has its work with each packet. So it goes on from one to the next until
+ * as many packets have come as a whole poll has, or no more do: the driver completes
+ * then, which flushes. What is not merged waits with the rest, to stay in order.
+ *
+ * Return: whether GRO of @n is to be left as it is.
+ */
+static bool kbp_goes_on_merging(struct kbp_poller *p, const struct napi_struct *n,
+				int budget, int work)
+{
+	struct kbp_merging *m = &p->merging[hash_ptr(n, KBP_MERGING_BITS)];
+
+	if (budget >= n->weight || work < budget)
+		return false;
+	/* Nothing is known of one whose place another has taken: it is flushed. */
+	if (m->napi != n) {
+		m->napi = n;
+		m->packets = 0;
+		return false;
+	}
+	m->packets += work;
+	if (m->packets < n->weight)
+		return true;
+	m->packets = 0;
+	return false;
+}
+
+/*
  * One poll of a scheduled NAPI, as __napi_poll() of net/core/dev.c does it,
  * with a budget of our choice.
  *
  * Return: true if the instance is still ours and has to be polled again.
  */
-static bool kbp_poll_scheduled(struct napi_struct *n, int budget, int *work)
+static bool kbp_poll_scheduled(struct kbp_poller *p, struct napi_struct *n,
+			       int budget, int *work)
 {
 	void *have = netpoll_poll_lock(n);
 	bool again = false;
@@ -71,7 +101,8 @@ static bool kbp_poll_scheduled(struct napi_struct *n, int budget, int *work)
 			napi_schedule(n);
 		goto out;
 	}
-	kbp_gro_flush(n);
+	if (!kbp_goes_on_merging(p, n, budget, *work))
+		kbp_gro_flush(n);
 	/* Some drivers schedule themselves before they return the budget. */
 	again = list_empty(&n->poll_list);
 out:
@@ -84,14 +115,15 @@ out:
  * napi_complete_done() leave everything as it is, so what it would have done
  * for GRO is done here.
  */
-static int kbp_poll_held(struct napi_struct *n, int budget)
+static int kbp_poll_held(struct kbp_poller *p, struct napi_struct *n, int budget)
 {
 	void *have = netpoll_poll_lock(n);
 	int work;
 
 	work = n->poll(n, budget);
 	trace_napi_poll(n, work, budget);
-	kbp_gro_flush(n);
+	if (!kbp_goes_on_merging(p, n, budget, work))
+		kbp_gro_flush(n);
 	netpoll_poll_unlock(have);
 	return work;
 }
@@ -162,7 +194,7 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 		WRITE_ONCE(a->served, !kbp_has_thread(n));
 	if (a && a->adaptive)
 		kbp_adaptive_look(a->adaptive);
-	again = kbp_poll_scheduled(n, budget, &work);
+	again = kbp_poll_scheduled(p, n, budget, &work);
 	trace_kbp_poll(n, work, budget, false);
 	kbp_count_poll(p, a, class, work);
 	if (a && a->adaptive)
@@ -261,7 +293,7 @@ int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	if (likely(kbp_is_holdable(a) && !READ_ONCE(a->leaving) &&
 		   !kbp_is_let_sleep(p, a) && !kbp_lets_all_go(p))) {
 		budget = kbp_poll_budget(p, n, a->class);
-		work = kbp_poll_held(n, budget);
+		work = kbp_poll_held(p, n, budget);
 		trace_kbp_poll(n, work, budget, true);
 		kbp_count_poll(p, a, a->class, work);
 		if (a->adaptive)
