@@ -24,7 +24,10 @@ fn notes(machine: &Machine) -> Result<Vec<String>, Error> {
 #[test]
 fn idle_states_that_a_limit_of_wake_ups_does_not_see_are_said() {
     let machine = Machine::new();
-    machine.write("sys/devices/system/cpu/cpu2/cpuidle/state1/latency", "200\n");
+    machine.write(
+        "sys/devices/system/cpu/cpu2/cpuidle/state1/latency",
+        "200\n",
+    );
     let notes = |limit_us, kept_us| {
         let mut family = Family {
             pollers: vec![2],

@@ -218,7 +218,10 @@ fn the_first_governor_comes_back_when_the_process_died_before_the_second_was_wri
     tune(&host, &[&worker], &[0]).unwrap();
     let mut memory = StateFile::open(&host).unwrap();
     let record = memory.state.vm_governors.get_mut(&0).unwrap();
-    assert_eq!((record.set.as_str(), &record.before), ("performance", &None));
+    assert_eq!(
+        (record.set.as_str(), &record.before),
+        ("performance", &None)
+    );
     record.set = "powersave".into();
     record.before = Some("performance".into());
     memory.save().unwrap();

@@ -273,7 +273,10 @@ mod tests {
     fn a_vcpu_keeps_its_cpu_when_one_before_it_is_plugged_in() {
         let mut machine = vm(3, &[]);
         let middle = machine.threads.remove(1);
-        assert_eq!(places(&machine, &request(&[2, 3, 4], &[]), None), ["2", "4"]);
+        assert_eq!(
+            places(&machine, &request(&[2, 3, 4], &[]), None),
+            ["2", "4"]
+        );
         assert_eq!(places(&machine, &request(&[2, 3], &[]), None), ["2", "3"]);
         machine.threads.insert(1, middle);
         assert_eq!(
