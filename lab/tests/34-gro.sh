@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # lab: --clock real --cpus 4 --nics 2 --package ethtool --package iperf3 --package tcpdump --package util-linux --timeout 300s
 #
-# A poller merges the packets of a stream as softirq does, when GRO is on, and never keeps one back: not even where the
-# user lets the kernel keep packets and interrupts back for half a second (gro_flush_timeout, napi_defer_hard_irqs).
-# These settings stay as they are and are in effect again when the card is detached.
+# A poller merges the packets of a stream as softirq does, when GRO is on, in class normal over several small polls, and
+# never keeps one back: not even where the user lets the kernel keep packets and interrupts back for half a second
+# (gro_flush_timeout, napi_defer_hard_irqs). These settings stay as they are and are in effect again when the card is
+# detached.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -30,7 +31,7 @@ stream() {
 }
 
 attach() {
-	kbp attach eth0 --cpu "$NET_CPU" > /dev/null || lab_fail "attach"
+	kbp attach eth0 --cpu "$NET_CPU" "$@" > /dev/null || lab_fail "attach"
 	lab_wait_for 5 kbp_active
 }
 
@@ -63,6 +64,21 @@ stream single
 [ "$LONGEST" -le 1460 ] || lab_fail "merged with GRO off"
 ethtool -K eth0 gro on || lab_fail "ethtool"
 lab_dmesg_clean
+
+echo "GRO in class normal, polls of 2 packets"
+kbp poller del --cpu "$NET_CPU" > /dev/null || lab_fail "poller del"
+kbp poller add --cpu "$NET_CPU" --budget 2 > /dev/null || lab_fail "poller add"
+attach --class normal
+stream small
+[ "$packets" -ge 1000 ] || lab_fail "the stream did not go through the poller"
+[ "$LONGEST" -gt 2920 ] || lab_fail "nothing is merged over two polls"
+lab_dmesg_clean
+middle small
+[ "$MIDDLE" -lt 100 ] || lab_fail "the poller keeps packets back"
+kbp detach eth0 > /dev/null || lab_fail "detach"
+kbp poller del --cpu "$NET_CPU" > /dev/null || lab_fail "poller del"
+kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "poller add"
+attach
 
 echo "packets and interrupts kept back: set while attached"
 set_timers 100 400000000

@@ -106,6 +106,11 @@ most=$(echo "$served" | tr , '\n' | head -n 3 | sort -n | tail -n 1)
 # What a person sees of it.
 kbp stats --waits | tee "$OUT/waits"
 grep -q "CPU $NET_CPU normal" "$OUT/waits" || lab_fail "no waits"
+# How long the poller waited for BH: all waits are counted there, a round has at least one.
+if grep -q PREEMPT_RT /proc/version; then
+	bh=$(awk 'NR > 1 { sum += $NF } END { print sum + 0 }' "$OUT/waits")
+	[ "$bh" -gt 6000 ] || lab_fail "$bh waits for BH"
+fi
 kbp stats --json | grep -q '"rt":\[{"below_ns"' || lab_fail "no waits of class rt: $(kbp stats --json)"
 [ "$(kbp_counter normal_polls)" -gt 6000 ] || lab_fail "polls of class normal are not counted"
 lab_dmesg_clean
