@@ -90,7 +90,7 @@ void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a)
 }
 
 /**
- * kbp_take() - take an instance off the list, to poll it
+ * kbp_take() - take an instance off the list, to poll it or to hand it back
  * @p: the poller
  * @n: the instance
  * @class: whose list it is on

@@ -201,11 +201,12 @@ static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 	rcu_read_unlock();
 	for (list = 0; list < KBP_POLL_CLASSES; list++) {
 		list_for_each_entry_safe(n, next, &p->todo[list], poll_list) {
-			list_move_tail(&n->poll_list,
-				       kbp_is_bound(n) ? &p->home : to);
+			/* So far it has waited for us. */
+			kbp_take(p, n, list);
+			list_add_tail(&n->poll_list,
+				      kbp_is_bound(n) ? &p->home : to);
 			count++;
 		}
-		WRITE_ONCE(p->listed[list], 0);
 	}
 	kbp_count(&p->stats, handed_napis, count);
 	if (count)

@@ -48,6 +48,19 @@ net_traffic resumed --seconds 2
 net_none_lost resumed
 grown=$(($(net_softirqs "$NET_CPU") - softirqs))
 echo "NET_RX on CPU $NET_CPU since the poller is back: $grown"
+
+echo "what waits for the watchdog in class normal is overdue"
+kbp detach eth0 > /dev/null || lab_fail "detach"
+kbp attach eth0 --cpu "$NET_CPU" --mode sleep --class normal > /dev/null || lab_fail "attach"
+lab_wait_for 5 kbp_active
+overdue=$(kbp_counter normal_overdue)
+net_traffic waited --seconds 3 --period-us 2000
+sleep 0.5
+timeout 0.6 taskset -c "$NET_CPU" chrt -f 90 sh -c 'while :; do :; done'
+net_none_lost waited
+overdue=$(($(kbp_counter normal_overdue) - overdue))
+echo "overdue: $overdue"
+[ "$overdue" -ge 1 ] || lab_fail "it is not counted"
 kbp unload || lab_fail "unload"
 lab_dmesg_clean
 lab_pass
