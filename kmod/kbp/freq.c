@@ -39,7 +39,7 @@ struct kbp_domain {
 	u64 said_ns;			/* what a change takes, by the driver */
 	u64 seen_ns;			/* the same as it was seen; 0: not yet */
 	bool refused;			/* the driver did not do as it was told */
-	unsigned long refused_at;	/* when it did not the last time, jiffies */
+	unsigned long refused_at;	/* when it did not again, jiffies */
 };
 
 /* What a CPU has to say about the frequency. */
@@ -125,7 +125,8 @@ static enum kbp_change kbp_domain_change(struct kbp_domain *d)
 	kbp_domain_learn(d, begin_ns);
 	WRITE_ONCE(d->khz, done ? khz : 0);
 	if (!done) {
-		WRITE_ONCE(d->refused_at, jiffies);
+		if (d->refused)
+			WRITE_ONCE(d->refused_at, jiffies);
 		WRITE_ONCE(d->refused, true);
 		return KBP_CHANGE_REFUSED;
 	}
@@ -233,12 +234,15 @@ static bool kbp_freq_asks_again(const struct kbp_domain *d)
 /* The poller thread says what it is about to do, or has done. */
 static void kbp_freq_say(struct kbp_poller *p, struct kbp_freq_cpu *c, bool slow)
 {
-	const struct kbp_domain *d = READ_ONCE(c->domain);
 	bool says = READ_ONCE(c->slow) != slow;
+	const struct kbp_domain *d;
 
+	WRITE_ONCE(c->slow, slow);
+	/* See kbp_freq_cpu. */
+	smp_mb();
+	d = READ_ONCE(c->domain);
 	if (d && READ_ONCE(d->refused))
 		says = kbp_freq_asks_again(d);
-	WRITE_ONCE(c->slow, slow);
 	if (says)
 		kbp_freq_count(p, kbp_freq_follow(c));
 }
@@ -296,6 +300,17 @@ void kbp_freq_wake(struct kbp_poller *p)
 
 	kbp_pace_end(&p->pace, &view);
 	kbp_freq_say(p, c, false);
+}
+
+/**
+ * kbp_freq_tick() - the poller is awake, once a tick
+ * @p: the poller
+ *
+ * One that does not sleep has no other moment to ask a driver again that has refused.
+ */
+void kbp_freq_tick(struct kbp_poller *p)
+{
+	kbp_freq_say(p, kbp_freq_of(p), false);
 }
 
 /**
@@ -407,6 +422,7 @@ static void kbp_domain_set(struct kbp_domain *d, struct cpufreq_policy *policy)
 	WRITE_ONCE(d->said_ns, said_ns < U32_MAX ? said_ns : 0);
 	WRITE_ONCE(d->seen_ns, 0);
 	WRITE_ONCE(d->refused, false);
+	WRITE_ONCE(d->refused_at, jiffies - HZ);
 	WRITE_ONCE(d->khz, 0);
 	raw_spin_unlock_irq(&d->fast_lock);
 	mutex_unlock(&d->lock);

@@ -159,11 +159,12 @@ struct kbp_cstate {
 };
 
 /* Instances whose GRO goes on over several small polls: kbp_goes_on_merging(). */
-#define KBP_MERGING_BITS	3
+#define KBP_MERGING_BITS	6
 
 struct kbp_merging {
 	const struct napi_struct *napi;	/* to be compared, it may be gone */
 	int packets;			/* since GRO was flushed */
+	unsigned long since;		/* when that was, jiffies */
 };
 
 struct kbp_poller {
@@ -403,6 +404,7 @@ static inline bool kbp_is_thrifty(const struct kbp_napi *a)
 #if IS_ENABLED(CONFIG_CPU_FREQ)
 u64 kbp_freq_sleep(struct kbp_poller *p, u64 until_ns, bool goes_on);
 void kbp_freq_wake(struct kbp_poller *p);
+void kbp_freq_tick(struct kbp_poller *p);
 void kbp_freq_kick(struct kbp_poller *p);
 void kbp_freq_start(struct kbp_poller *p);
 void kbp_freq_relieve(struct kbp_poller *p, bool relieved);
@@ -419,6 +421,7 @@ static inline u64 kbp_freq_sleep(struct kbp_poller *p, u64 until_ns,
 }
 
 static inline void kbp_freq_wake(struct kbp_poller *p) { }
+static inline void kbp_freq_tick(struct kbp_poller *p) { }
 static inline void kbp_freq_kick(struct kbp_poller *p) { }
 static inline void kbp_freq_start(struct kbp_poller *p) { }
 static inline void kbp_freq_relieve(struct kbp_poller *p, bool relieved) { }

@@ -44,9 +44,11 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 
 /*
  * GRO merges what comes in one poll. Small polls would leave it little to merge, and
- * the stack has its work with each packet. So it goes on from one to the next until
- * as many packets have come as a whole poll has, or no more do: the driver completes
- * then, which flushes. What is not merged waits with the rest, to stay in order.
+ * the stack has its work with each packet. So in class normal it goes on from one to
+ * the next until as many packets have come as a whole poll has, or a jiffy is over, or
+ * no more come: the driver completes then, which flushes. What is not merged waits with
+ * the rest, to stay in order. Not where the instance has no device of its own, whose
+ * end would wait for ours (mac80211).
  *
  * Return: whether GRO of @n is to be left as it is.
  */
@@ -55,18 +57,18 @@ static bool kbp_goes_on_merging(struct kbp_poller *p, const struct napi_struct *
 {
 	struct kbp_merging *m = &p->merging[hash_ptr(n, KBP_MERGING_BITS)];
 
-	if (budget >= n->weight || work < budget)
+	if (p->resting || budget >= n->weight ||
+	    n->dev->reg_state != NETREG_REGISTERED)
 		return false;
 	/* Nothing is known of one whose place another has taken: it is flushed. */
-	if (m->napi != n) {
-		m->napi = n;
-		m->packets = 0;
-		return false;
+	if (m->napi == n && work == budget) {
+		m->packets += work;
+		if (m->packets < n->weight && m->since == jiffies)
+			return true;
 	}
-	m->packets += work;
-	if (m->packets < n->weight)
-		return true;
+	m->napi = n;
 	m->packets = 0;
+	m->since = jiffies;
 	return false;
 }
 

@@ -330,6 +330,7 @@ static void kbp_quiescent(struct kbp_poller *p)
 	kbp_look_for_replacement();
 	kbp_look_for_waiter(p);
 	kbp_wake_forget(&p->wake_cost, TICK_NSEC);
+	kbp_freq_tick(p);
 	kbp_adaptive_tick(p);
 	if (READ_ONCE(p->napis_count))
 		kbp_napi_look();

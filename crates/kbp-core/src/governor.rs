@@ -345,13 +345,10 @@ fn put_back(host: &Host, cpu: u32, record: &GovernorRecord) -> Result<Outcome, H
     let Some(found) = host.read_optional(&governor)? else {
         return Ok(Outcome::Gone);
     };
-    // An undo that died after its first step has left the original there, without its frequency.
-    if found != OURS && found != record.original && !record.is_late {
+    if found != OURS && !record.is_late {
         return Ok(Outcome::LeftAlone { found });
     }
-    if found != record.original {
-        host.write(&governor, &record.original)?;
-    }
+    host.write(&governor, &record.original)?;
     if let Some(khz) = &record.speed_khz {
         host.write(&file(cpu, "scaling_setspeed"), khz)?;
     }

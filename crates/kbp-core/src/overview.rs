@@ -117,20 +117,30 @@ fn fixed(host: &Host, poller: &Poller) -> Option<String> {
     if follows || poller.state == PollerState::Offline {
         return None;
     }
+    let file = governor::file(poller.cpu, "scaling_governor");
+    let again = format!(
+        "another governor and then `{}` in /{file} begin anew",
+        governor::OURS
+    );
     let read = |name| host.read_optional(&governor::file(poller.cpu, name)).ok()?;
     let why = match read("scaling_governor") {
         None => "it has no cpufreq driver any more".into(),
         Some(found) if found != governor::OURS => {
-            format!("its governor is {found}, which something else chose")
+            format!(
+                "its governor is {found}, which something else chose; `echo {} > /{file}` has it follow again",
+                governor::OURS
+            )
         }
         Some(_) => match read("scaling_cur_freq") {
-            Some(khz) => format!("its driver refused a change, and has it at {khz} kHz now"),
-            None => "its driver refused a change".into(),
+            Some(khz) => {
+                format!("its driver refused a change, and has it at {khz} kHz now; {again}")
+            }
+            None => format!("its driver refused a change; {again}"),
         },
     };
     let cpu = poller.cpu;
     Some(format!(
-        "the frequency of CPU {cpu} does not follow its poller: {why}; `kbp poller del --cpu {cpu}` and `kbp poller add` begin anew"
+        "the frequency of CPU {cpu} does not follow its poller: {why}"
     ))
 }
 

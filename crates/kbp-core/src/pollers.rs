@@ -124,12 +124,13 @@ impl Session<'_> {
     /// The threads that `kbp vm tune` has put on a CPU and a poller there starve each other.
     fn refuse_machines(&self, cpu: u32) -> Result<(), Error> {
         for vm in &self.file.state.vms {
-            if vm.requested.cpus().contains(cpu) && vm.process.is_alive(self.host)? {
+            let has = vm.requested.cpus().contains(cpu) && !vm.forced;
+            if has && vm.process.is_alive(self.host)? {
                 let vm = vm.label();
                 return Err(Error::Conflict(format!(
                     "this CPU was given to {vm} (`kbp vm list`): whichever of the two has the higher priority keeps the other \
-                     from running; name another CPU, put the machine back with `kbp vm untune`, or tune it with --force after \
-                     this poller is there"
+                     from running; name another CPU, put the machine back with `kbp vm untune`, or have both so with \
+                     `kbp vm tune --force`"
                 )));
             }
         }

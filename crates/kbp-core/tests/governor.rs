@@ -74,22 +74,6 @@ fn it_comes_back_with_the_frequency_that_was_set_by_hand() {
 }
 
 #[test]
-fn an_undo_that_died_in_the_middle_is_ended_by_the_next() {
-    let (machine, mut family) = (machine(false), Family::default());
-    let before = machine.files();
-    add(&machine, &mut family, &wish(2, false)).unwrap();
-    machine.write(&file(2, "scaling_governor"), "userspace\n");
-    machine.write(&file(2, "scaling_setspeed"), "<unsupported>\n");
-    let mut session = Session::open(&machine.host, &mut family).unwrap();
-    let outcome = session.delete_poller(2).unwrap().gone.governors[0]
-        .outcome
-        .clone();
-    let to = "userspace".to_owned();
-    assert_eq!(outcome, Outcome::Restored { to });
-    assert_eq!(machine.files(), before);
-}
-
-#[test]
 fn a_shared_one_goes_with_the_last_poller_and_a_dead_process_changes_nothing() {
     let (machine, mut family) = (machine(true), Family::default());
     let refused = add(&machine, &mut family, &wish(2, false)).unwrap_err();

@@ -125,6 +125,7 @@ fn a_poller_and_a_machine_do_not_get_the_same_cpu_in_either_order() {
         process: the_vm(&machine).process,
         name: Some("demo".into()),
         requested: on_2,
+        forced: false,
         threads: Vec::new(),
     });
     memory.save().unwrap();
@@ -135,6 +136,20 @@ fn a_poller_and_a_machine_do_not_get_the_same_cpu_in_either_order() {
     assert_eq!(refused.class(), Class::Conflict);
     assert!(refused.to_string().contains("demo"), "{refused}");
     session.plan_poller(&PollerSpec::new(3)).unwrap();
+    drop(session);
+    // Somebody wants both there.
+    let mut memory = StateFile::open(&machine.host).unwrap();
+    memory.state.vms[0].forced = true;
+    memory.save().unwrap();
+    drop(memory);
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
+    session.plan_poller(&PollerSpec::new(2)).unwrap();
+    drop(session);
+    let mut memory = StateFile::open(&machine.host).unwrap();
+    memory.state.vms[0].forced = false;
+    memory.save().unwrap();
+    drop(memory);
+    let mut session = Session::open(&machine.host, &mut family).unwrap();
     std::fs::remove_dir_all(machine.host.path("proc/100")).unwrap();
     session.plan_poller(&PollerSpec::new(2)).unwrap();
 }
@@ -442,6 +457,7 @@ fn another_machine_on_the_same_cpus_is_said_while_it_runs() {
         process: vms[1].process,
         name: Some("twin".into()),
         requested: wish(&[3], &[]),
+        forced: false,
         threads: Vec::new(),
     });
     let notes = |state: &State| {

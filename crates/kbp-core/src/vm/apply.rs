@@ -85,12 +85,14 @@ fn remember(memory: &mut StateFile, plan: &TunePlan) {
             process,
             name: plan.vm.name.clone(),
             requested: plan.requested.clone(),
+            forced: plan.forced,
             threads: Vec::new(),
         });
         vms.len() - 1
     });
     let record = &mut vms[at];
     record.requested = plan.requested.clone();
+    record.forced = plan.forced;
     // Those that have ended have nothing to put back.
     let is_there = |thread: Thread| plan.vm.threads.iter().any(|one| one.thread == thread);
     record.threads.retain(|known| is_there(known.thread));

@@ -168,7 +168,8 @@ pub(super) fn choose(
                 is_late: false,
             },
         };
-        record.before = Some(std::mem::replace(&mut record.set, plan.to.clone()));
+        record.before = Some(plan.from.clone());
+        record.set = plan.to.clone();
         if !record.users.contains(&user) {
             record.users.push(user);
         }

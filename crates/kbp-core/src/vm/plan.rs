@@ -53,6 +53,7 @@ pub struct TunePlan {
     /// What a person should know before.
     pub notes: Vec<String>,
     pub(super) governors: Vec<GovernorPlan>,
+    pub(super) forced: bool,
 }
 
 impl TunePlan {
@@ -122,6 +123,7 @@ pub fn plan(
         threads,
         notes,
         governors,
+        forced: force,
     })
 }
 

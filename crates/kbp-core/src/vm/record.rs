@@ -18,6 +18,9 @@ pub struct VmRecord {
     pub name: Option<String>,
     /// What is asked for.
     pub requested: TuneRequest,
+    /// Whether it was to have these CPUs though pollers were there.
+    #[serde(default)]
+    pub forced: bool,
     /// Its threads that were changed.
     pub threads: Vec<VmThreadRecord>,
 }

@@ -301,6 +301,7 @@ mod tests {
             process: PROCESS,
             name: None,
             requested: TuneRequest::default(),
+            forced: false,
             threads: vec![known(200, "4"), known(201, "5")],
         };
         let wish = request(&[2], &[4, 5]);

@@ -91,7 +91,7 @@ impl Meter {
                     return Energy {
                         joules: None,
                         source: format!(
-                            "powercap: {} can go round unseen in a row of {} s",
+                            "powercap: a counter of {} can go round unseen in a row of {} s; a shorter --row-ms helps",
                             names.join(" + "),
                             span_ns / 1_000_000_000
                         ),

@@ -106,14 +106,17 @@ impl StreamConfig {
             Some(cpu) => format!("its interrupts on CPU {cpu}"),
             None => "its interrupts where they were".into(),
         };
+        let udp = (self.udp_bps > 0).then(|| {
+            let (mbps, bytes) = (mbps(self.udp_bps), self.udp_payload_bytes);
+            format!("UDP at {mbps} Mbps in datagrams of {bytes} bytes")
+        });
+        let tcp = (self.tcp_bps > 0).then(|| format!("TCP at {} Mbps at most", mbps(self.tcp_bps)));
+        let streams: Vec<String> = udp.into_iter().chain(tcp).collect();
         format!(
-            "Streams to {} ({interrupts}, receivers on CPU {}): UDP at {} Mbps in datagrams of {} bytes, TCP at {} \
-             Mbps at most.",
+            "Streams to {} ({interrupts}, receivers on CPU {}): {}.",
             self.server.ifname,
             self.server.cpu,
-            mbps(self.udp_bps),
-            self.udp_payload_bytes,
-            mbps(self.tcp_bps)
+            streams.join(", ")
         )
     }
 }
