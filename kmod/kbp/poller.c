@@ -391,12 +391,15 @@ static void kbp_let_interrupts(struct kbp_poller *p)
 /*
  * Between two looks at an empty ring: leave the core to its other hardware thread, or
  * the host's CPU to other virtual ones. After packets once, for those whom they woke: on
- * the lab's clock PAUSE ends a CPU's turn.
+ * the lab's clock PAUSE ends a CPU's turn. Not where more of class normal waits.
  */
-static void kbp_pause(bool work)
+static void kbp_pause(const struct kbp_poller *p, bool work)
 {
-	unsigned int i, times = work ? min(kbp_relax, 1U) : kbp_relax;
+	unsigned int i, times = kbp_relax;
 
+	if (work)
+		times = list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ?
+			min(kbp_relax, 1U) : 0;
 	for (i = 0; i < times; i++)
 		cpu_relax();
 }
@@ -453,7 +456,7 @@ static int kbp_thread(void *data)
 			kbp_let_interrupts(p);
 			if (unlikely(p->lacking) && !p->letting_go)
 				kbp_claim_all(p);
-			kbp_pause(work);
+			kbp_pause(p, work);
 		} while (kbp_may_spin(p, work));
 		kbp_quiescent(p);
 		cond_resched();
