@@ -69,7 +69,7 @@ fn tree(dir: &std::path::Path, counts: Counts) -> Host {
     write("sys/class/powercap/intel-rapl:0/name", "package-0\n".into());
     write(
         "sys/class/powercap/intel-rapl:0/max_energy_range_uj",
-        "10000000\n".into(),
+        "1000000000000".into(),
     );
     write(
         "sys/class/powercap/intel-rapl:0/energy_uj",
@@ -121,7 +121,7 @@ const BEFORE: Counts = Counts {
     thread_ns: 1_000,
     user_ticks: 5,
     missed: 0,
-    energy_uj: 9_000_000,
+    energy_uj: 999_999_000_000,
 };
 const AFTER: Counts = Counts {
     net_rx: 160,
