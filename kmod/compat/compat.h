@@ -22,29 +22,38 @@
 #endif
 
 /*
- * Deliver what GRO holds back for @n. The kernel's gro_flush_normal() and
- * gro_normal_list() end in a function that is not exported; its exported
- * sibling netif_receive_skb_list() adds one tracepoint a packet.
+ * Deliver what GRO of @n does not merge any more. The kernel's gro_normal_list()
+ * ends in a function that is not exported; its exported sibling
+ * netif_receive_skb_list() adds one tracepoint a packet.
  */
-static inline void kbp_gro_flush(struct napi_struct *n)
+static inline void kbp_gro_deliver(struct napi_struct *n)
 {
 #ifdef KBP_HAVE_GRO_NODE
-	if (n->gro.bitmask)
-		__gro_flush(&n->gro, false);
 	if (n->gro.rx_count) {
 		netif_receive_skb_list(&n->gro.rx_list);
 		INIT_LIST_HEAD(&n->gro.rx_list);
 		n->gro.rx_count = 0;
 	}
 #else
-	if (n->gro_bitmask)
-		napi_gro_flush(n, false);
 	if (n->rx_count) {
 		netif_receive_skb_list(&n->rx_list);
 		INIT_LIST_HEAD(&n->rx_list);
 		n->rx_count = 0;
 	}
 #endif
+}
+
+/* Deliver everything that GRO holds back for @n, as gro_flush_normal() does. */
+static inline void kbp_gro_flush(struct napi_struct *n)
+{
+#ifdef KBP_HAVE_GRO_NODE
+	if (n->gro.bitmask)
+		__gro_flush(&n->gro, false);
+#else
+	if (n->gro_bitmask)
+		napi_gro_flush(n, false);
+#endif
+	kbp_gro_deliver(n);
 }
 
 /* Note on which CPU's list @n is. */

@@ -46,11 +46,8 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
  * GRO merges what comes in one poll. Small polls would leave it little to merge, and
  * the stack has its work with each packet. So in class normal it goes on from one to
  * the next until as many packets have come as a whole poll has, or a jiffy is over, or
- * no more come: the driver completes then, which flushes. What is not merged waits with
- * the rest, to stay in order. Not where the instance has no device of its own, whose
- * end would wait for ours (mac80211).
- *
- * Return: whether GRO of @n is to be left as it is.
+ * no more come: the driver completes then, which flushes. Not where the instance has no
+ * device of its own, whose end would wait for ours (mac80211).
  */
 static bool kbp_goes_on_merging(struct kbp_poller *p, const struct napi_struct *n,
 				int budget, int work)
@@ -70,6 +67,20 @@ static bool kbp_goes_on_merging(struct kbp_poller *p, const struct napi_struct *
 	m->packets = 0;
 	m->since = jiffies;
 	return false;
+}
+
+/*
+ * The end of a poll that leaves its instance with us. What is not merged any more is
+ * delivered in any case: so a poll is as short as its budget, and nothing is overtaken,
+ * since what ends a merging comes behind it.
+ */
+static void kbp_end_poll(struct kbp_poller *p, struct napi_struct *n, int budget,
+			 int work)
+{
+	if (kbp_goes_on_merging(p, n, budget, work))
+		kbp_gro_deliver(n);
+	else
+		kbp_gro_flush(n);
 }
 
 /*
@@ -103,8 +114,7 @@ static bool kbp_poll_scheduled(struct kbp_poller *p, struct napi_struct *n,
 			napi_schedule(n);
 		goto out;
 	}
-	if (!kbp_goes_on_merging(p, n, budget, *work))
-		kbp_gro_flush(n);
+	kbp_end_poll(p, n, budget, *work);
 	/* Some drivers schedule themselves before they return the budget. */
 	again = list_empty(&n->poll_list);
 out:
@@ -124,8 +134,7 @@ static int kbp_poll_held(struct kbp_poller *p, struct napi_struct *n, int budget
 
 	work = n->poll(n, budget);
 	trace_napi_poll(n, work, budget);
-	if (!kbp_goes_on_merging(p, n, budget, work))
-		kbp_gro_flush(n);
+	kbp_end_poll(p, n, budget, work);
 	netpoll_poll_unlock(have);
 	return work;
 }
