@@ -49,13 +49,13 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
  * no more come: the driver completes then, which flushes. Not where the instance has no
  * device of its own, whose end would wait for ours (mac80211).
  */
-static bool kbp_goes_on_merging(struct kbp_poller *p, const struct napi_struct *n,
-				int budget, int work)
+static noinline bool kbp_goes_on_merging(struct kbp_poller *p,
+					 const struct napi_struct *n,
+					 int budget, int work)
 {
 	struct kbp_merging *m = &p->merging[hash_ptr(n, KBP_MERGING_BITS)];
 
-	if (p->resting || budget >= n->weight ||
-	    n->dev->reg_state != NETREG_REGISTERED)
+	if (p->resting || n->dev->reg_state != NETREG_REGISTERED)
 		return false;
 	/* Nothing is known of one whose place another has taken: it is flushed. */
 	if (m->napi == n && work == budget) {
@@ -74,13 +74,16 @@ static bool kbp_goes_on_merging(struct kbp_poller *p, const struct napi_struct *
  * delivered in any case: so a poll is as short as its budget, and nothing is overtaken,
  * since what ends a merging comes behind it.
  */
-static void kbp_end_poll(struct kbp_poller *p, struct napi_struct *n, int budget,
-			 int work)
+static __always_inline void kbp_end_poll(struct kbp_poller *p,
+					 struct napi_struct *n, int budget,
+					 int work)
 {
-	if (kbp_goes_on_merging(p, n, budget, work))
-		kbp_gro_deliver(n);
-	else
+	/* Class rt has whole polls, and most of them find nothing. */
+	if (likely(budget >= n->weight) ||
+	    !kbp_goes_on_merging(p, n, budget, work))
 		kbp_gro_flush(n);
+	else
+		kbp_gro_deliver(n);
 }
 
 /*
