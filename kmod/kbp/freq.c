@@ -39,7 +39,7 @@ struct kbp_domain {
 	u64 said_ns;			/* what a change takes, by the driver */
 	u64 seen_ns;			/* the same as it was seen; 0: not yet */
 	bool refused;			/* the driver did not do as it was told */
-	unsigned long refused_at;	/* when it did not again, jiffies */
+	unsigned long refused_at;	/* when it refused the highest, too; jiffies */
 };
 
 /* What a CPU has to say about the frequency. */

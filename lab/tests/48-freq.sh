@@ -126,6 +126,11 @@ echo "somebody chooses another governor, and it is left alone"
 echo performance > "$POLICY/scaling_governor"
 follows off || lab_fail "it says that it follows"
 kbp show 2>&1 | grep "does not follow its poller: its governor is performance" || lab_fail "kbp show does not say so"
+# The way out that it names.
+echo kbp > "$POLICY/scaling_governor"
+! follows off || lab_fail "it does not follow again"
+echo performance > "$POLICY/scaling_governor"
+follows off || lab_fail "it says that it follows"
 kbp poller del --cpu "$NET_CPU" | grep "something else chose performance" || lab_fail "poller del"
 is scaling_governor performance
 echo schedutil > "$POLICY/scaling_governor"

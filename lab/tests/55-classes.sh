@@ -108,6 +108,7 @@ kbp stats --waits | tee "$OUT/waits"
 grep -q "CPU $NET_CPU normal" "$OUT/waits" || lab_fail "no waits"
 # How long the poller waited for BH: all waits are counted there, a round has at least one.
 if grep -q PREEMPT_RT /proc/version; then
+	grep -q "CPU $NET_CPU bh\$" "$OUT/waits" || lab_fail "no column for BH"
 	bh=$(awk 'NR > 1 { sum += $NF } END { print sum + 0 }' "$OUT/waits")
 	[ "$bh" -gt 6000 ] || lab_fail "$bh waits for BH"
 fi

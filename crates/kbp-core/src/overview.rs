@@ -70,7 +70,11 @@ pub fn overview(host: &Host) -> Result<Overview, Error> {
     let pollers = client.pollers()?;
     let mut warnings = moved(host, &state, &napis);
     warnings.extend(companions::taken(host, &napis, own));
-    warnings.extend(pollers.iter().filter_map(|poller| fixed(host, poller)));
+    warnings.extend(
+        pollers
+            .iter()
+            .filter_map(|poller| frequency_lost(host, poller)),
+    );
     let steered = steer::with_active(host, steer::remembered(&state), &pollers, own);
     let napis = napis.into_iter().map(|napi| AttachedNapi {
         irq: irq_of(host, &state, &napi, own),
@@ -112,7 +116,7 @@ pub(crate) fn moved(host: &Host, state: &State, napis: &[Napi]) -> Vec<String> {
 }
 
 /// Why the frequency of a poller's CPU does not follow it, though it was to.
-fn fixed(host: &Host, poller: &Poller) -> Option<String> {
+fn frequency_lost(host: &Host, poller: &Poller) -> Option<String> {
     let follows = poller.freq_requested == poller.freq_active;
     if follows || poller.state == PollerState::Offline {
         return None;

@@ -103,14 +103,19 @@ fn remember(memory: &mut StateFile, plan: &TunePlan) {
                 let set = asked(&plan.requested, one, &known.original);
                 known.before = Some(std::mem::replace(&mut known.set, set));
             }
-            None => record.threads.push(VmThreadRecord {
-                thread: one.thread.thread,
-                role: one.thread.role,
-                original: one.thread.placement.clone(),
-                set: one.to.clone(),
-                before: None,
-            }),
+            None => record.threads.push(changed(one)),
         }
+    }
+}
+
+/// What is remembered of a thread that nobody has changed before.
+fn changed(one: &ThreadPlan) -> VmThreadRecord {
+    VmThreadRecord {
+        thread: one.thread.thread,
+        role: one.thread.role,
+        original: one.thread.placement.clone(),
+        set: one.to.clone(),
+        before: None,
     }
 }
 
@@ -167,11 +172,7 @@ fn carry_out<'p>(
 }
 
 /// Has a thread run on these CPUs with this policy, and returns how it is then; `None` when it has ended.
-pub(super) fn place(
-    host: &Host,
-    thread: Thread,
-    to: &Placement,
-) -> Result<Option<Placement>, Error> {
+fn place(host: &Host, thread: Thread, to: &Placement) -> Result<Option<Placement>, Error> {
     let Some(seen) = see(host, thread.tid)?.filter(|seen| seen.thread == thread) else {
         return Ok(None);
     };
@@ -207,8 +208,8 @@ fn set(tid: u32, now: &Placement, to: &Placement) -> Result<(), HostError> {
 fn roll_back(host: &Host, memory: &StateFile, plan: &TunePlan, done: &[&ThreadPlan]) -> Vec<Error> {
     let mut failed = Vec::new();
     for one in done.iter().rev() {
-        let back = undo::place_again(host, one.thread.thread, &one.thread.placement);
-        failed.extend(back.err());
+        let back = undo::put_back(host, &changed(one));
+        failed.extend(back.err().map(Error::from));
     }
     failed.extend(governor::roll_back(host, &memory.state, &plan.governors));
     failed

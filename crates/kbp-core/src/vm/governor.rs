@@ -162,7 +162,7 @@ pub(super) fn choose(
             _ => VmGovernorRecord {
                 original: plan.from.clone(),
                 settings: settings(host, plan.first, &plan.from),
-                set: plan.from.clone(),
+                set: plan.to.clone(),
                 before: None,
                 users: known.map(|known| known.users.clone()).unwrap_or_default(),
                 is_late: false,

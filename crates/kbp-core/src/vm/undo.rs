@@ -185,7 +185,11 @@ fn goes_back<T: PartialEq>(
     Some(now == set || Some(now) == before)
 }
 
-fn put_back(host: &Host, record: &VmThreadRecord) -> Result<Outcome, HostError> {
+/// Puts a thread back as it was, where it is as it was made.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn put_back(host: &Host, record: &VmThreadRecord) -> Result<Outcome, HostError> {
     let here = |seen: &Seen| seen.thread == record.thread;
     let Some(seen) = see(host, record.thread.tid)?.filter(here) else {
         return Ok(Outcome::Gone);
@@ -232,33 +236,6 @@ fn restore(
         None => {}
     }
     Ok(alone)
-}
-
-/// Has a thread be as it was, whatever it is now. One that has ended is left.
-///
-/// # Errors
-/// What the kernel refuses.
-pub(super) fn place_again(host: &Host, thread: Thread, to: &Placement) -> Result<(), Error> {
-    let Some(seen) = see(host, thread.tid)?.filter(|seen| seen.thread == thread) else {
-        return Ok(());
-    };
-    let now = seen.placement;
-    let put = || -> Result<(), HostError> {
-        if now.scheduling != to.scheduling {
-            sched::set_scheduling(thread.tid, to.scheduling)?;
-        }
-        if now.nice != to.nice {
-            sched::set_nice(thread.tid, to.nice)?;
-        }
-        if now.affinity != to.affinity {
-            bind_again(host, thread.tid, &to.affinity)?;
-        }
-        Ok(())
-    };
-    match put() {
-        Err(error) if error.errno() == Some(libc::ESRCH) => Ok(()),
-        other => Ok(other?),
-    }
 }
 
 /// A thread that was never bound has all CPUs that its cgroup has, also those that this gets later. Binding it to the CPUs

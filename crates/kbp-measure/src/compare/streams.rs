@@ -29,16 +29,11 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Everything but the interrupts is on the housekeeping CPU, out of the way of client and server.
-    fn config(&self, cpus: Cpus, [server, tester]: [StreamEnd; 2]) -> StreamConfig {
-        let on = |end| StreamEnd {
-            cpu: cpus.housekeeping,
-            ..end
-        };
+    fn config(&self, [server, tester]: [StreamEnd; 2]) -> StreamConfig {
         StreamConfig {
             udp_bps: self.udp_bps,
             tcp_bps: self.tcp_bps,
-            ..StreamConfig::new(on(server), on(tester), Some(self.irq_cpu))
+            ..StreamConfig::new(server, tester, Some(self.irq_cpu))
         }
     }
 }
@@ -53,7 +48,7 @@ pub fn can_run(options: &StreamOptions) -> std::result::Result<(), String> {
     })
 }
 
-/// Puts the pair on its wire.
+/// Puts the pair on its wire. Everything but the interrupts is on the housekeeping CPU, out of the way of client and server.
 ///
 /// # Errors
 /// When it can't be made; nothing is left then.
@@ -63,9 +58,9 @@ pub fn up(options: &StreamOptions, cpus: Cpus) -> Result<StreamConfig> {
         ifname: end.ifname.clone(),
         netns: end.netns.clone(),
         addr: end.address,
-        cpu: 0,
+        cpu: cpus.housekeeping,
     });
-    Ok(options.config(cpus, ends))
+    Ok(options.config(ends))
 }
 
 /// The load in words, before its cards are on their wire.
@@ -74,9 +69,9 @@ pub fn words(options: &StreamOptions, cpus: Cpus) -> String {
         ifname,
         netns: None,
         addr: Ipv4Addr::UNSPECIFIED.into(),
-        cpu: 0,
+        cpu: cpus.housekeeping,
     });
-    options.config(cpus, ends).words()
+    options.config(ends).words()
 }
 
 /// Removes the pair.
