@@ -46,8 +46,9 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
  * GRO merges what comes in one poll. Small polls would leave it little to merge, and
  * the stack has its work with each packet. So in class normal it goes on from one to
  * the next until as many packets have come as a whole poll has, or a jiffy is over, or
- * no more come: then the driver completes, or we flush, if the device is held. Not where the instance has no
- * device of its own, whose end would wait for ours (mac80211).
+ * no more come: then the driver completes, or we flush, if the device is held. Not
+ * where the instance has no device of its own, whose end would wait for ours
+ * (mac80211).
  */
 static noinline bool kbp_goes_on_merging(struct kbp_poller *p,
 					 const struct napi_struct *n,
