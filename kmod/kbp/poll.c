@@ -226,6 +226,8 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
 					      NAPIF_STATE_THREADED));
 }
 
+/* What may come in any hold, see below. */
+#define KBP_USUAL_IRQS		2
 /* Interrupts that show that a held device is not masked; polls that show that it is. */
 #define KBP_NOISY_IRQS		8
 #define KBP_QUIET_POLLS		32
@@ -239,7 +241,9 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
  * not mask, or unmasks when it finds the instance taken (e1000), shows one beside
  * nearly each packet. Then holding the device saves no interrupt: mode adaptive is
  * served as sleep, and mode busy polls on. MISSED without packets is no sign, it
- * may be a sender's request (AF_XDP).
+ * may be a sender's request (AF_XDP). What is counted goes on from hold to hold, for
+ * in mode adaptive one may have no more than some packets; with up to two an
+ * interrupt each is what a driver that masks has as well.
  */
 static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 {
@@ -253,7 +257,8 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 	} else {
 		clear_bit(NAPI_STATE_MISSED, &a->napi->state);
 		kbp_count(&a->stats, held_interrupts, 1);
-		if (!found || ++a->held_irqs < KBP_NOISY_IRQS)
+		if (!found || ++a->hold_irqs <= KBP_USUAL_IRQS ||
+		    ++a->held_irqs < KBP_NOISY_IRQS)
 			return;
 		a->noisy++;
 	}
@@ -356,8 +361,7 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 	set_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
 	WRITE_ONCE(a->served, true);
 	WRITE_ONCE(a->armed, false);
-	a->held_irqs = 0;
-	a->held_quiet = 0;
+	a->hold_irqs = 0;
 	a->held_found = false;
 	/* This is its poll of the lap. */
 	a->lap = p->lap.number;

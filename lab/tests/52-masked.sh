@@ -43,5 +43,15 @@ net_traffic given-up --count 100 --period-us 1000 --jitter 0
 net_none_lost given-up
 [ "$(held)" -eq "$before" ] || lab_fail "it is held again"
 kbp detach eth0 > /dev/null || lab_fail "detach"
+
+# Five packets 60 us apart, then none for 5 ms: what is held for no more than those five is found out as well.
+kbp attach eth0 --cpu "$NET_CPU" --mode adaptive --cpu-budget 50 > /dev/null || lab_fail "attach"
+printf '%s\n' 60000 60000 60000 60000 5000000 > /run/fives
+kbp --json --netns tester measure openloop "$NET_SERVER:$NET_PORT" --arrivals trace:/run/fives --seconds 2 --cpu 1 \
+	--drain-ms 50 > "$OUT/fives.json" 2> "$OUT/fives.err" || lab_fail "fives: $(cat "$OUT/fives.err")"
+echo "fives: $(napi_counter packets) packets, $(held) interrupts while it was held, $(napi_counter rearms) times let go"
+[ "$(net_value fives lost)" = 0 ] || lab_fail "fives: $(net_value fives lost) lost"
+is_active sleep || lab_fail "fives: interrupts come while they are masked, and it does not say so"
+kbp detach eth0 > /dev/null || lab_fail "detach"
 lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_pass
