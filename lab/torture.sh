@@ -6,6 +6,10 @@
 
 . /lab/lib.sh
 
+# Frequencies and idle states that a poller can be told to use.
+for module in kbp_testfreq kbp_testidle; do
+	insmod "$MODULES/$module.ko" || lab_fail "insmod $module"
+done
 modprobe -a veth bridge vxlan 2> /dev/null
 kbp-torture --module "$MODULES/kbp.ko" --otherpatch "$MODULES/otherpatch.ko" --json "$OUT/torture.json" "$@" ||
 	lab_fail "kbp-torture $*"
