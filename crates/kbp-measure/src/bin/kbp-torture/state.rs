@@ -24,6 +24,8 @@ const SETTINGS: &[&str] = &[
 ];
 /// Settings of its queues.
 const QUEUE_SETTINGS: &[&str] = &["rps_cpus", "xps_cpus"];
+/// Settings of a CPU's frequency; a CPU that is offline has none.
+const FREQ_SETTINGS: &[&str] = &["scaling_governor", "scaling_min_freq", "scaling_max_freq"];
 /// What a kernel says when something is wrong; lab/lib.sh has the same list for scripts.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
@@ -92,6 +94,7 @@ pub fn snapshot(host: &Host) -> Result<Snapshot> {
     let mut found = irq_affinities(host)?;
     let online = host.online_cpus().map_err(kbp_core::Error::from)?;
     found.insert("online CPUs".into(), online.to_string());
+    found.extend(frequencies(host)?);
     for module in ["kbp", "kbp_trace", "otherpatch"] {
         let loaded = host.exists(&format!("sys/module/{module}/refcnt"));
         found.insert(format!("module {module} loaded"), loaded.to_string());
@@ -122,6 +125,21 @@ pub fn irq_affinities(host: &Host) -> Result<Snapshot> {
         Some((file, text))
     };
     Ok(irqs.into_iter().filter_map(read).collect())
+}
+
+/// What the frequency of each CPU follows, by the file that says it; nothing without cpufreq.
+fn frequencies(host: &Host) -> Result<Snapshot> {
+    let core = kbp_core::Error::from;
+    let mut found = Snapshot::new();
+    for cpu in host.online_cpus().map_err(core)?.iter() {
+        for setting in FREQ_SETTINGS {
+            let file = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/{setting}");
+            if let Ok(Some(text)) = host.read_optional(&file) {
+                found.insert(file, text);
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn interfaces(host: &Host, end: End) -> Result<Snapshot> {

@@ -10,7 +10,7 @@ use kbp_core::model::{Napi, PollerSpec, Schedule};
 use kbp_core::module::{self, ModuleError};
 use kbp_core::plan::{undo_everything, AttachRequest, DetachPlan, Session, Target};
 use kbp_core::service::{Service, Share, CLASS};
-use kbp_core::uapi::{Backlog, Mode, Owns, PollClass};
+use kbp_core::uapi::{Backlog, Freq, Mode, Owns, PollClass};
 use kbp_core::{Class, Client};
 use kbp_measure::rng::SplitMix64;
 use kbp_measure::Result;
@@ -22,7 +22,7 @@ pub const TRANSITION_LIMIT: Duration = Duration::from_secs(90);
 
 pub const POLLER_ADD: Action = Action {
     name: "poller-add",
-    about: "a poller with random scheduling, budget, watchdog, and choice of what it owns",
+    about: "a poller with random scheduling, budget, watchdog, choice of what it owns, frequency, and limit of idle states",
     weight: 12,
     worker: Worker::Ours,
     can_run: always,
@@ -144,10 +144,29 @@ pub fn random_poller(world: &World, rng: &mut SplitMix64) -> PollerSpec {
     spec
 }
 
+/// Sometimes its CPU's frequency follows it, or its idle states are limited, or both.
+fn with_power(spec: PollerSpec, rng: &mut SplitMix64) -> PollerSpec {
+    PollerSpec {
+        freq: match rng.in_range(0, 2) {
+            0 => None,
+            _ => one_of(rng, Freq::ALL).copied(),
+        },
+        max_cstate_latency_us: match rng.in_range(0, 1) {
+            0 => None,
+            _ => Some(rng.in_range(0, 250) as u32),
+        },
+        ..spec
+    }
+}
+
 fn poller_add(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
-    let spec = random_poller(world, rng);
+    let spec = with_power(random_poller(world, rng), rng);
     let mut client = client_or_refused!();
-    judge(client.poller_new(&spec).map_err(Into::into))
+    judge(
+        Session::open(&world.host, &mut client)
+            .and_then(|mut session| session.plan_poller(&spec).and_then(|p| session.add_poller(&p)))
+            .map(drop),
+    )
 }
 
 fn poller_del(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
