@@ -243,12 +243,15 @@ static bool kbp_is_holdable(const struct kbp_napi *a)
  * served as sleep, and mode busy polls on. MISSED without packets is no sign, it
  * may be a sender's request (AF_XDP). What is counted goes on from hold to hold, for
  * in mode adaptive one may have no more than some packets; with up to two an
- * interrupt each is what a driver that masks has as well.
+ * interrupt each is what a driver that masks has as well. A device that is on no bus
+ * (veth) has none: MISSED there is a sender's, who wakes nobody.
  */
 static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 {
 	bool found = work || a->held_found;
 
+	if (!a->dev->dev.parent)
+		return;
 	a->held_found = work;
 	if (likely(!test_bit(NAPI_STATE_MISSED, &a->napi->state))) {
 		if (!work || ++a->held_quiet < KBP_QUIET_POLLS)

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testidle --timeout 400s
+# lab: --clock virtual --cpus 4 --nics 2 --module lab/modules/testidle --module lab/modules/testfreq --timeout 500s
 # kernels: wide
 #
 # Deep idle states are kept from a poller's CPU while packets are to be expected, and let in during a silence: the
 # kernel counts which states the CPU enters, and the round trips show what their exits take. The limit ends with the
-# poller, and the user's own is left as it is.
+# poller, and the user's own is left as it is. So it is in mode adaptive, with a frequency that follows the poller, too.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -23,10 +23,12 @@ usage() {
 	done
 }
 
-# poller ARGUMENTS...: serves the card in mode sleep.
+MODE=sleep
+
+# poller ARGUMENTS...: serves the card in $MODE.
 poller() {
 	kbp poller add --cpu "$NET_CPU" "$@" > "$OUT/added" || lab_fail "poller add $*"
-	kbp attach eth0 --cpu "$NET_CPU" --mode sleep > /dev/null || lab_fail "attach"
+	kbp attach eth0 --cpu "$NET_CPU" --mode "$MODE" > /dev/null || lab_fail "attach"
 }
 
 poller_del() { kbp poller del --cpu "$NET_CPU" > "$OUT/deleted" || lab_fail "poller del"; }
@@ -104,6 +106,27 @@ poller
 pings after 5000 100
 [ "$C6" -ge 75 ] || lab_fail "C6 $C6 times"
 poller_del
+
+echo "in mode adaptive, with a frequency that follows it"
+insmod "$MODULES/kbp_testfreq.ko" || lab_fail "insmod kbp_testfreq"
+MODE=adaptive
+poller --max-cstate-latency $LIMIT_US --freq auto
+limited || lab_fail "$(kbp poller show --json)"
+kbp poller show --json | grep -q '"freq_active":"auto"' || lab_fail "$(kbp poller show --json)"
+# What it learns first.
+pings learned 5000 50
+pings adaptive 5000 100
+[ "$LIFTED" -le 15 ] || lab_fail "the limit was lifted in $LIFTED sleeps"
+[ "$P90" -le $((limited_p90 + 60000)) ] || lab_fail "p90 $P90 ns, and $limited_p90 ns in mode sleep"
+changes=$(cat "$CPU_DIR/cpufreq/kbp_test_transitions")
+pings adaptive-silent 50000 40
+[ "$LIFTED" -ge 30 ] || lab_fail "the limit was lifted in $LIFTED sleeps"
+changes=$(($(cat "$CPU_DIR/cpufreq/kbp_test_transitions") - changes))
+[ "$changes" -ge 40 ] || lab_fail "$changes changes of the frequency in 40 silences"
+poller_del
+[ "$(cat "$CPU_DIR/cpufreq/scaling_governor")" = schedutil ] || lab_fail "$(cat "$CPU_DIR/cpufreq/scaling_governor")"
+rmmod kbp_testfreq || lab_fail "rmmod kbp_testfreq"
+MODE=sleep
 
 echo "and with the module"
 # Without a poller, too, packets are to come by this CPU.
