@@ -10,8 +10,10 @@
 NESTED_DIR=/run/nested
 NESTED_TAP=tap0
 NESTED_MAC=52:54:00:4b:60:00
-# Where the machine's card and its memory are, for QEMU: the tap device, unless nested_vhost_user says otherwise.
-NESTED_NETDEV="tap,id=net,ifname=$NESTED_TAP,script=no,downscript=no,vhost=on"
+# Queues of its card, each with a worker of vhost-net's; more than one before nested_tap.
+NESTED_QUEUES=1
+# Where the machine's card and its memory are, for QEMU; nested_tap or nested_vhost_user says it.
+NESTED_NETDEV=
 NESTED_MEMORY=
 
 # nested_with FILE...: files of this guest come to the same place in the machine, programs with their libraries.
@@ -38,7 +40,11 @@ nested_copy() {
 # nested_tap BRIDGE: the tap device as a port of it.
 nested_tap() {
 	modprobe tun || lab_fail "tun"
-	ip tuntap add "$NESTED_TAP" mode tap vnet_hdr || lab_fail "no tap device"
+	NESTED_NETDEV="tap,id=net,ifname=$NESTED_TAP,script=no,downscript=no,vhost=on,queues=$NESTED_QUEUES"
+	nested_multi=
+	[ "$NESTED_QUEUES" = 1 ] || nested_multi=multi_queue
+	# shellcheck disable=SC2086 # a word or none
+	ip tuntap add "$NESTED_TAP" mode tap vnet_hdr $nested_multi || lab_fail "no tap device"
 	lab_defer ip link del "$NESTED_TAP"
 	ip link set "$NESTED_TAP" master "$1" up
 }
@@ -67,6 +73,9 @@ nested_start() {
 	echo 0 > "$NESTED_DIR/id"
 	exec 8<> "$NESTED_DIR/agent.in" 9<> "$NESTED_DIR/agent.out"
 	lab_turns long
+	nested_card="virtio-net-pci,netdev=net,mac=$NESTED_MAC,romfile="
+	# An interrupt for each queue's two directions, one for the control queue, one for the configuration.
+	[ "$NESTED_QUEUES" = 1 ] || nested_card="$nested_card,mq=on,vectors=$((2 * NESTED_QUEUES + 2))"
 	# shellcheck disable=SC2086 # arguments
 	qemu-system-x86_64 -name nested,debug-threads=on -accel kvm -cpu host -M pc,hpet=off -m "$2" \
 		-smp "$3" -nodefaults -no-user-config -display none -no-reboot -L /usr/share/qemu \
@@ -75,7 +84,7 @@ nested_start() {
 		-serial "file:$NESTED_DIR/console" -device virtio-serial-pci \
 		-chardev "pipe,id=agent,path=$NESTED_DIR/agent" -device virtserialport,chardev=agent,name=nested.agent \
 		$NESTED_MEMORY -netdev "$NESTED_NETDEV" \
-		-device "virtio-net-pci,netdev=net,mac=$NESTED_MAC,romfile=" > "$NESTED_DIR/qemu.log" 2>&1 8>&- 9>&- &
+		-device "$nested_card" > "$NESTED_DIR/qemu.log" 2>&1 8>&- 9>&- &
 	NESTED_PID=$!
 	lab_defer kill "$NESTED_PID"
 	cat <&9 > "$NESTED_DIR/answers" 8>&- &

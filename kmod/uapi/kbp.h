@@ -394,7 +394,7 @@ enum kbp_a_poller_stats {
  *	interrupt, because packets were likely or a rest was over; mode adaptive.
  * @KBP_A_NAPI_STATS_HELD_INTERRUPTS: Polls of a held, masked instance that
  *	found it scheduled meanwhile, by interrupts or others; one or two are
- *	usual in a hold.
+ *	usual in a hold. Devices on no bus (veth) have none.
  */
 enum kbp_a_napi_stats {
 	KBP_A_NAPI_STATS_PAD = 1,

@@ -151,6 +151,15 @@ echo 1 > "$CPUS/cpu$NET_CPU/online"
 lab_wait_for 5 follows on
 net_none_lost absent
 
+echo "a governor that somebody else has chosen holds the module, which is said"
+echo kbp > "$CPUS/cpu1/cpufreq/scaling_governor" || lab_fail "the governor of CPU 1"
+! lab_quickly kbp unload 2> "$OUT/refused" || lab_fail "unloaded, with a governor of its own in use"
+grep "CPU 1 has the module's governor" "$OUT/refused" || lab_fail "$(cat "$OUT/refused")"
+[ "$(kbp poller show --json)" = "[]" ] || lab_fail "a poller is left"
+is scaling_governor schedutil
+kbp poller add --cpu "$NET_CPU" --freq on > "$OUT/added" || lab_fail "poller add after that"
+echo schedutil > "$CPUS/cpu1/cpufreq/scaling_governor"
+
 echo "the module goes, with what it has changed"
 lab_quickly kbp unload || lab_fail "unload"
 is scaling_governor schedutil

@@ -36,6 +36,7 @@ for tool in memcached kamailio; do
 	rows both "$tool" | grep -v '"lost":0' && lab_fail "$tool has lost something"
 	rows both "$tool" | grep '"mode":"kbp-sleep-rt"' | grep -q '"poller":{' || lab_fail "no poller served $tool"
 done
+rows both memcached | grep '"note":' && lab_fail "the kernel does not say when memcached's requests left"
 # Of a rate and a seed follows how many requests there are; of calls, the messages.
 rows both memcached | sed 's/.*"n":\([0-9]*\),.*/\1/' | sort -u > /run/requests
 [ "$(wc -l < /run/requests)" = 1 ] || lab_fail "mechanisms were asked different requests: $(cat /run/requests)"

@@ -102,6 +102,24 @@ impl GovernorPlan {
     }
 }
 
+/// The CPUs that have the module's governor, whoever has chosen it.
+///
+/// # Errors
+/// When the list of CPUs can't be read.
+pub(crate) fn governed(host: &Host) -> Result<CpuList, HostError> {
+    let mut cpus = Vec::new();
+    for cpu in host.online_cpus()?.iter() {
+        if host
+            .read_optional(&file(cpu, "scaling_governor"))?
+            .as_deref()
+            == Some(OURS)
+        {
+            cpus.push(cpu);
+        }
+    }
+    Ok(cpus.into_iter().collect())
+}
+
 /// Whether the frequency of this CPU follows its poller although others have it, too.
 pub fn is_shared(state: &State, cpu: u32) -> bool {
     let mut records = state.governors.values();

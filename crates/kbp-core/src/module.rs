@@ -22,10 +22,12 @@ use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags}
 use serde::Serialize;
 
 use crate::error::Class;
+use crate::governor::{self, OURS};
 use crate::host::{Host, HostError};
 use crate::kmsg::Mark;
 use crate::livepatch::{BlockingTask, Livepatch, DIRECTORY};
 use crate::modfile;
+use crate::CpuList;
 
 /// Name of the module and of its live patch.
 pub const NAME: &str = "kbp";
@@ -111,6 +113,14 @@ pub enum ModuleError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// Somebody else has chosen the module's cpufreq governor, which holds it.
+    #[error("CPU {cpus} has the module's governor '{OURS}', which was not chosen by `kbp poller add`, and is held by it; no poller runs. Write another to /sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor (scaling_available_governors there lists them), then run `kbp unload` again")]
+    Governs {
+        /// The CPUs.
+        cpus: CpuList,
+        /// The first of them.
+        first: u32,
+    },
     /// A file of the host could not be read or written.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -124,7 +134,7 @@ impl ModuleError {
             Self::NoFile { .. } => Class::NotFound,
             Self::NoLivepatch | Self::SwitchedOff => Class::Unsupported,
             Self::Refused { class, .. } => *class,
-            Self::HalfUnloaded => Class::Conflict,
+            Self::HalfUnloaded | Self::Governs { .. } => Class::Conflict,
             Self::LoadTimeout { .. }
             | Self::UnloadTimeout { .. }
             | Self::OtherTransition { .. } => Class::TimedOut,
@@ -509,6 +519,11 @@ pub fn unload(host: &Host, limit: Duration, on_progress: OnProgress) -> Result<(
     let before = status(host)?;
     if !before.loaded {
         return Err(ModuleError::NotLoaded);
+    }
+    let cpus = governor::governed(host)?;
+    let first = cpus.iter().next();
+    if let Some(first) = first {
+        return Err(ModuleError::Governs { cpus, first });
     }
     let deadline = Instant::now() + limit;
     if before.livepatch.is_some_and(|livepatch| livepatch.enabled) {

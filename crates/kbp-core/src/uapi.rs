@@ -800,7 +800,7 @@ pub mod attr_napi_stats {
     /// was over; mode adaptive.
     pub const TIMED_POLLS: u16 = 7;
     /// Polls of a held, masked instance that found it scheduled meanwhile, by interrupts or others;
-    /// one or two are usual in a hold.
+    /// one or two are usual in a hold. Devices on no bus (veth) have none.
     pub const HELD_INTERRUPTS: u16 = 8;
 }
 
@@ -964,6 +964,6 @@ pub const NAPI_COUNTERS: &[Counter] = &[
     Counter {
         attr: attr_napi_stats::HELD_INTERRUPTS,
         name: "held_interrupts",
-        doc: "Polls of a held, masked instance that found it scheduled meanwhile, by interrupts or others; one or two are usual in a hold.",
+        doc: "Polls of a held, masked instance that found it scheduled meanwhile, by interrupts or others; one or two are usual in a hold. Devices on no bus (veth) have none.",
     },
 ];

@@ -2,11 +2,14 @@
 //! The load of a memcached server: one TCP connection, requests at seeded times or one after the
 //! other, every answer checked.
 //!
-//! In an open loop a request is sent when it is due, whatever has come back, and its time counts
-//! from then on. Not here: more than one connection.
+//! In an open loop a request is sent when it is due, whatever has come back. Its time is that from
+//! its last byte's way to the driver to that of the answer's from it ([`wire`]), or, where the
+//! kernel does not say these, from when it was due to when the answer was read.
+//!
+//! Not here: more than one connection.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use nix::sys::time::TimeSpec;
 
 use super::protocol::{Answer, Request};
 use super::schedule::{Drawn, Schedule};
-use super::TOOL;
+use super::{wire, TOOL};
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -101,9 +104,20 @@ impl LoadConfig {
     }
 }
 
+/// What times of requests are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timed {
+    /// The kernel's, from the driver to the driver.
+    ByKernel,
+    /// The client's own.
+    ByClient,
+}
+
 /// What a load found.
 #[derive(Debug, Clone)]
 pub struct LoadReport {
+    /// Whose times those of GETs and SETs are.
+    pub timed: Timed,
     /// Response times of the GETs.
     pub gets: RoundTrips,
     /// Response times of the SETs.
@@ -157,6 +171,10 @@ pub fn load(
 struct Asked {
     request: Request,
     due_ns: u64,
+    /// Bytes of the connection up to its end; they wrap.
+    end: u32,
+    /// When its last byte went to the driver; `None` as long as the kernel has not said.
+    left_ns: Option<u64>,
 }
 
 struct Client<'a> {
@@ -168,10 +186,16 @@ struct Client<'a> {
     /// In the order in which they were sent, which is that of the answers.
     on_the_way: VecDeque<Asked>,
     out: Vec<u8>,
+    /// Bytes of all requests, written or not; they wrap.
+    queued: u32,
+    /// Of the answer to the first that is on the way.
     came: Vec<u8>,
     /// Made once: to clear so much takes longer than what is measured.
     buffer: Vec<u8>,
     last_answer_ns: u64,
+    /// As long as the kernel has said of each request and answer when it left and came.
+    timed: Timed,
+    is_measuring: bool,
     report: LoadReport,
 }
 
@@ -181,6 +205,10 @@ impl<'a> Client<'a> {
         let stream = TcpStream::connect_timeout(&server, Duration::from_secs(5)).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
+        let timed = match wire::begin(&stream) {
+            Ok(()) => Timed::ByKernel,
+            Err(_) => Timed::ByClient,
+        };
         Ok(Self {
             config,
             stream,
@@ -188,15 +216,20 @@ impl<'a> Client<'a> {
             generations: vec![0; config.keys as usize],
             on_the_way: VecDeque::new(),
             out: Vec::new(),
+            queued: 0,
             came: Vec::new(),
-            buffer: vec![0; 1 << 16],
+            buffer: vec![0; 1 << 12],
             last_answer_ns: monotonic_ns()?,
-            report: empty_report(config.pace),
+            timed,
+            is_measuring: false,
+            report: empty_report(config.pace, timed),
         })
     }
 
+    /// Whose times are taken does not change from here on.
     fn begin_measuring(&mut self) {
-        self.report = empty_report(self.config.pace);
+        self.is_measuring = true;
+        self.report = empty_report(self.config.pace, self.timed);
     }
 
     /// Sends until `end_ns`, and reads what comes.
@@ -245,8 +278,15 @@ impl<'a> Client<'a> {
         if self.on_the_way.is_empty() {
             self.last_answer_ns = monotonic_ns()?;
         }
+        let before = self.out.len();
         request.write(&mut self.out);
-        self.on_the_way.push_back(Asked { request, due_ns });
+        self.queued = self.queued.wrapping_add((self.out.len() - before) as u32);
+        self.on_the_way.push_back(Asked {
+            request,
+            due_ns,
+            end: self.queued,
+            left_ns: None,
+        });
         self.write()?;
         let late_ns = monotonic_ns()?.saturating_sub(due_ns);
         let report = &mut self.report;
@@ -284,8 +324,8 @@ impl<'a> Client<'a> {
         }
         self.wait(wake_ns.saturating_sub(now_ns).min(WAIT_NS_MAX))?;
         self.write()?;
-        self.read()?;
-        self.take_answers(monotonic_ns()?)
+        self.take_left()?;
+        self.take_answers()
     }
 
     fn wait(&self, ns: u64) -> Result<()> {
@@ -301,38 +341,86 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn read(&mut self) -> Result<()> {
-        loop {
-            match self.stream.read(&mut self.buffer) {
-                Ok(0) => return Err(program::error(TOOL, "it closed the connection")),
-                Ok(len) => self.came.extend_from_slice(&self.buffer[..len]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(Error::sys("read from memcached", e)),
+    /// What the kernel has said of requests that went to the driver. A frame may have several of them.
+    fn take_left(&mut self) -> Result<()> {
+        if self.timed == Timed::ByClient {
+            return Ok(());
+        }
+        while let Some(left) = wire::left(&self.stream)? {
+            let is_in = |asked: &Asked| (left.last.wrapping_sub(asked.end - 1) as i32) >= 0;
+            let asked = self.on_the_way.iter_mut().take_while(|asked| is_in(asked));
+            for asked in asked.filter(|asked| asked.left_ns.is_none()) {
+                asked.left_ns = Some(left.at_ns);
             }
+        }
+        Ok(())
+    }
+
+    /// Reads one answer after the other, none further than to its end, whose time it is.
+    fn take_answers(&mut self) -> Result<()> {
+        loop {
+            let want = self.on_the_way.front().map_or(1, |asked| {
+                // One that is longer is no answer, but words to be shown.
+                match asked.request.answer_len().saturating_sub(self.came.len()) {
+                    0 => self.buffer.len(),
+                    want => want,
+                }
+            });
+            let Some(read) = wire::read(&self.stream, &mut self.buffer[..want])? else {
+                return Ok(());
+            };
+            if read.len == 0 {
+                return Err(program::error(TOOL, "it closed the connection"));
+            }
+            self.came.extend_from_slice(&self.buffer[..read.len]);
+            self.take_answer(read.at_ns)?;
         }
     }
 
-    fn take_answers(&mut self, now_ns: u64) -> Result<()> {
-        let mut used = 0;
-        while let Some(Asked { request, due_ns }) = self.on_the_way.front() {
-            let answer = request.answer(&self.came[used..]);
-            let Some((answer, len)) = answer.map_err(|why| program::error(TOOL, why))? else {
-                break;
-            };
-            let (request, due_ns) = (*request, *due_ns);
-            check(request, answer)?;
-            let times = match request {
+    /// The answer to the first request, if it is complete; its last byte came at `came_ns`.
+    fn take_answer(&mut self, came_ns: Option<u64>) -> Result<()> {
+        let Some(Asked { request, .. }) = self.on_the_way.front() else {
+            return Err(program::error(TOOL, "it answers what was not asked"));
+        };
+        let request = *request;
+        let answer = request.answer(&self.came);
+        let Some((answer, len)) = answer.map_err(|why| program::error(TOOL, why))? else {
+            return Ok(());
+        };
+        check(request, answer)?;
+        self.take_left()?;
+        let now_ns = monotonic_ns()?;
+        self.came.drain(..len);
+        self.last_answer_ns = now_ns;
+        if let Some(asked) = self.on_the_way.pop_front() {
+            let took_ns = self.took_ns(&asked, came_ns, now_ns)?;
+            match request {
                 Request::Get { .. } => &mut self.report.gets,
                 Request::Set { .. } => &mut self.report.sets,
-            };
-            times.record(now_ns.saturating_sub(due_ns));
-            used += len;
-            self.last_answer_ns = now_ns;
-            self.on_the_way.pop_front();
+            }
+            .record(took_ns);
         }
-        self.came.drain(..used);
         Ok(())
+    }
+
+    /// How long a request took. A kernel that does not say it is found out while the server is being filled.
+    fn took_ns(&mut self, asked: &Asked, came_ns: Option<u64>, now_ns: u64) -> Result<u64> {
+        let by_kernel = asked.left_ns.zip(came_ns);
+        match (self.timed, by_kernel) {
+            (Timed::ByKernel, Some((left_ns, came_ns))) => {
+                came_ns.checked_sub(left_ns).ok_or_else(|| {
+                    program::error(TOOL, "the real-time clock was set back during the run")
+                })
+            }
+            (Timed::ByKernel, None) if self.is_measuring => Err(program::error(
+                TOOL,
+                "the kernel did not say when a request left or its answer came",
+            )),
+            _ => {
+                self.timed = Timed::ByClient;
+                Ok(now_ns.saturating_sub(asked.due_ns))
+            }
+        }
     }
 }
 
@@ -346,8 +434,9 @@ fn check(request: Request, answer: Answer) -> Result<()> {
     Err(program::error(TOOL, format!("{request:?} brought {said}")))
 }
 
-fn empty_report(pace: Pace) -> LoadReport {
+fn empty_report(pace: Pace, timed: Timed) -> LoadReport {
     LoadReport {
+        timed,
         is_open: pace != Pace::Closed,
         is_poisson: matches!(pace, Pace::Poisson { .. }),
         gets: RoundTrips::new(),

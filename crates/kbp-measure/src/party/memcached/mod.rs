@@ -3,7 +3,7 @@
 //! of 64 bytes, values of 1,024 bytes, at random intervals.
 //!
 //! * [`protocol`]: requests, answers, and what a value has to be. * [`schedule`]: which requests, and when.
-//! * [`client`]: the load.
+//! * [`client`]: the load. * [`wire`]: when its bytes left and came.
 //!
 //! Not here: memaslap, the paper's client, which is no longer packaged; ours takes its place.
 
@@ -17,11 +17,16 @@ use crate::result::{OpenLoop, Row, RttNs, TOOL_MEMCACHED};
 pub mod client;
 pub mod protocol;
 pub mod schedule;
+pub mod wire;
 
-pub use client::{LoadConfig, LoadReport, Pace};
+pub use client::{LoadConfig, LoadReport, Pace, Timed};
 
 /// What [`Row::tool`] says of it, and what the program and its package are called.
 pub const TOOL: &str = TOOL_MEMCACHED;
+
+/// The note of a row whose times are not the kernel's.
+const CLIENTS_TIMES: &str = "times are those of the client's program, from when a request was due: the kernel does not say \
+                             when its frames go to the driver of this interface or come from it";
 
 /// A memcached server and its load.
 #[derive(Debug, Clone)]
@@ -82,6 +87,7 @@ impl Memcached {
                 send_late_ns_max: report.send_late_ns_max,
                 ..OpenLoop::default()
             }),
+            note: (report.timed == Timed::ByClient).then(|| CLIENTS_TIMES.into()),
             arrivals: report.is_poisson.then(|| "poisson".into()),
             rtt_ns: RttNs::from(&report.gets),
             histogram_ns: report.gets.cells(),

@@ -69,6 +69,14 @@ impl Request {
         }
     }
 
+    /// How long an answer with a value is, bytes; others are shorter.
+    pub fn answer_len(self) -> usize {
+        match self {
+            Self::Get { key, .. } => head(key).len() + 2 + VALUE_LEN + END.len(),
+            Self::Set { .. } => b"STORED\r\n".len(),
+        }
+    }
+
     /// The answer at the start of what came, with its length; `None` while it is not complete.
     ///
     /// # Errors
@@ -86,7 +94,7 @@ impl Request {
             Self::Set { .. } if line == b"STORED" => Ok(Some((Answer::Right, end + 2))),
             Self::Get { .. } if line == b"END" => Ok(Some((Answer::Missing, end + 2))),
             Self::Get { key, generation } => {
-                let head = format!("VALUE {} 0 {VALUE_LEN}", key_name(key));
+                let head = head(key);
                 let wrong_key = line.starts_with(b"VALUE ") && line != head.as_bytes();
                 if !line.starts_with(b"VALUE ") || wrong_key && line.len() != head.len() {
                     return Err(unexpected(line));
@@ -102,8 +110,15 @@ impl Request {
     }
 }
 
+/// What follows a value.
+const END: &[u8] = b"\r\nEND\r\n";
+
+/// The line before a value.
+fn head(key: u32) -> String {
+    format!("VALUE {} 0 {VALUE_LEN}", key_name(key))
+}
+
 fn body(came: &[u8], key: u32, generation: u32) -> Result<Option<(Answer, usize)>, String> {
-    const END: &[u8] = b"\r\nEND\r\n";
     let len = VALUE_LEN + END.len();
     let Some(came) = came.get(..len) else {
         return Ok(None);
@@ -144,6 +159,7 @@ mod tests {
             assert_eq!(GET.answer(&text[..cut]), Ok(None), "{cut} bytes");
         }
         assert_eq!(GET.answer(&text), Ok(Some((Answer::Right, text.len()))));
+        assert_eq!(GET.answer_len(), text.len());
         let mut more = text.clone();
         more.extend(b"END\r\n");
         assert_eq!(GET.answer(&more), Ok(Some((Answer::Right, text.len()))));
@@ -167,6 +183,7 @@ mod tests {
             generation: 1,
         };
         assert_eq!(set.answer(b"STORED\r\n"), Ok(Some((Answer::Right, 8))));
+        assert_eq!(set.answer_len(), 8);
         let why = set.answer(b"SERVER_ERROR out of memory\r\n").unwrap_err();
         assert!(why.contains("out of memory"), "{why}");
         assert!(GET.answer(b"ERROR\r\n").is_err());

@@ -164,7 +164,11 @@ fn poller_add(world: &World, rng: &mut SplitMix64) -> Result<Outcome> {
     let mut client = client_or_refused!();
     judge(
         Session::open(&world.host, &mut client)
-            .and_then(|mut session| session.plan_poller(&spec).and_then(|p| session.add_poller(&p)))
+            .and_then(|mut session| {
+                session
+                    .plan_poller(&spec)
+                    .and_then(|p| session.add_poller(&p))
+            })
             .map(drop),
     )
 }
