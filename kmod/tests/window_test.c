@@ -236,7 +236,10 @@ static void test_against_fixed(const char *traffic)
 		       fixed.p99_ns, fixed.cpu * 100);
 		fail("a fixed window is better", traffic);
 	}
-	/* A poll in place of a sleep is not paid from the budget; the shortest gaps have no room for one. */
+	/*
+	 * A poll in place of a sleep is not paid from the budget, and short gaps have no
+	 * room for a sleep.
+	 */
 	if (o.gap_ns > WAKE_NS + CYCLE_NS &&
 	    o.polled > 0.26 + CYCLE_NS / o.gap_ns)
 		fail("it spends more than it was given", traffic);
