@@ -23,7 +23,7 @@ usage() {
 	done
 }
 
-MODE=sleep
+MODE="sleep"
 
 # poller ARGUMENTS...: serves the card in $MODE.
 poller() {
@@ -126,7 +126,7 @@ changes=$(($(cat "$CPU_DIR/cpufreq/kbp_test_transitions") - changes))
 poller_del
 [ "$(cat "$CPU_DIR/cpufreq/scaling_governor")" = schedutil ] || lab_fail "$(cat "$CPU_DIR/cpufreq/scaling_governor")"
 rmmod kbp_testfreq || lab_fail "rmmod kbp_testfreq"
-MODE=sleep
+MODE="sleep"
 
 echo "and with the module"
 # Without a poller, too, packets are to come by this CPU.
