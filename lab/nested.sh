@@ -52,6 +52,7 @@ nested_tap() {
 # nested_vhost_user SOCKET MEMORY_MIB: its card is served by the program that connects there, which sees all of its
 # memory, huge pages of 2 MiB.
 nested_vhost_user() {
+	[ "$NESTED_QUEUES" = 1 ] || lab_fail "a card that vhost-user serves has one queue here"
 	NESTED_NETDEV="vhost-user,id=net,chardev=net"
 	NESTED_MEMORY="-chardev socket,id=net,path=$1,server=on -machine memory-backend=memory
 		-object memory-backend-memfd,id=memory,size=$2M,share=on,hugetlb=on,hugetlbsize=2M"

@@ -58,7 +58,9 @@ tcpdump -r /run/packets.pcap -Z root -nn -q -tt --nano > "$OUT/packets.txt" 2> "
 	}' "$OUT/packets.txt"
 } > "$OUT/services.txt"
 for port in 11211 5060 5201; do
-	echo "$(grep -c "> $NET_SERVER.$port" "$OUT/packets.txt") packets to port $port"
+	packets=$(grep -c "> $NET_SERVER.$port" "$OUT/packets.txt")
+	echo "$packets packets to port $port"
+	[ "$packets" -gt 0 ] || lab_fail "nothing came to port $port"
 done
 echo "$(grep -vc '#' "$OUT/services.txt") gaps"
 lab_pass

@@ -20,7 +20,7 @@ PINGS=200
 OTHER_PORT=7701
 NESTED_QUEUES=2
 
-# ping NAME [PORT]: round trips; sets HOST and GUEST, the softirqs that they took.
+# pings NAME [PORT]: round trips; sets HOST and GUEST, the softirqs that they took.
 pings() {
 	vm_count_softirqs
 	kbp -n tester measure pingpong client "$VM_SERVER:${2:-$VM_PORT}" --json --cpu 0 --count "$PINGS" --period-us 500 \

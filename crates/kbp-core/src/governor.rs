@@ -102,22 +102,23 @@ impl GovernorPlan {
     }
 }
 
-/// The CPUs that have the module's governor, whoever has chosen it.
+/// The CPUs that have the module's governor, but not for a poller of `kbp`'s.
 ///
 /// # Errors
 /// When the list of CPUs can't be read.
-pub(crate) fn governed(host: &Host) -> Result<CpuList, HostError> {
-    let mut cpus = Vec::new();
-    for cpu in host.online_cpus()?.iter() {
-        if host
-            .read_optional(&file(cpu, "scaling_governor"))?
-            .as_deref()
-            == Some(OURS)
-        {
-            cpus.push(cpu);
-        }
-    }
-    Ok(cpus.into_iter().collect())
+pub(crate) fn chosen_by_others(host: &Host, state: &State) -> Result<CpuList, HostError> {
+    let is_so = |cpu: &u32| {
+        // A CPU that comes or goes has a policy that can't be read.
+        let chosen = host.read_optional(&file(*cpu, "scaling_governor"));
+        let shared = host.read_optional(&file(*cpu, "affected_cpus"));
+        let first = shared
+            .ok()
+            .flatten()
+            .and_then(|cpus| cpus.split_whitespace().next()?.parse().ok())
+            .unwrap_or(*cpu);
+        matches!(chosen, Ok(Some(name)) if name == OURS) && !state.governors.contains_key(&first)
+    };
+    Ok(host.online_cpus()?.iter().filter(is_so).collect())
 }
 
 /// Whether the frequency of this CPU follows its poller although others have it, too.

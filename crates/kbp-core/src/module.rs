@@ -27,6 +27,7 @@ use crate::host::{Host, HostError};
 use crate::kmsg::Mark;
 use crate::livepatch::{BlockingTask, Livepatch, DIRECTORY};
 use crate::modfile;
+use crate::state::State;
 use crate::CpuList;
 
 /// Name of the module and of its live patch.
@@ -114,7 +115,7 @@ pub enum ModuleError {
         source: io::Error,
     },
     /// Somebody else has chosen the module's cpufreq governor, which holds it.
-    #[error("CPU {cpus} has the module's governor '{OURS}', which was not chosen by `kbp poller add`, and is held by it; no poller runs. Write another to /sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor (scaling_available_governors there lists them), then run `kbp unload` again")]
+    #[error("CPU {cpus} has the module's governor '{OURS}', which `kbp poller add` has not chosen and which holds the module. Write another to /sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor (scaling_available_governors there lists them), then run `kbp unload` again")]
     Governs {
         /// The CPUs.
         cpus: CpuList,
@@ -513,17 +514,25 @@ fn reverse(
     })
 }
 
+/// Whether nothing holds the module that [`crate::plan::undo_everything`] knows nothing of; to be asked before it.
+///
+/// # Errors
+/// That a CPU has its governor by somebody else's choice.
+pub fn refuse_held(host: &Host, state: &State) -> Result<(), ModuleError> {
+    let cpus = governor::chosen_by_others(host, state)?;
+    let first = cpus.iter().next();
+    match first {
+        Some(first) => Err(ModuleError::Governs { cpus, first }),
+        None => Ok(()),
+    }
+}
+
 /// Take the live patch out, wait until no task uses it, remove the module. Pollers and attachments
 /// have to be gone before ([`crate::plan::Session::undo_all`]).
 pub fn unload(host: &Host, limit: Duration, on_progress: OnProgress) -> Result<(), ModuleError> {
     let before = status(host)?;
     if !before.loaded {
         return Err(ModuleError::NotLoaded);
-    }
-    let cpus = governor::governed(host)?;
-    let first = cpus.iter().next();
-    if let Some(first) = first {
-        return Err(ModuleError::Governs { cpus, first });
     }
     let deadline = Instant::now() + limit;
     if before.livepatch.is_some_and(|livepatch| livepatch.enabled) {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use bench::{Bench, RECEIVER_IP};
 use kbp_measure::party::agree::{Agree, Bounds};
 use kbp_measure::party::iperf3::{Iperf3, Traffic};
-use kbp_measure::party::memcached::{LoadConfig, Memcached, Pace};
+use kbp_measure::party::memcached::{LoadConfig, Memcached, Pace, Timed};
 use kbp_measure::place::{run_at, Place};
 
 fn at(netns: &str) -> Place {
@@ -103,6 +103,11 @@ fn memcached_answers_right_in_both_paces() {
     // The seed alone decides how many there are.
     assert!((2_400..=2_600).contains(&all), "{all}");
     assert_eq!(Memcached::row(&open).n, open.gets.count());
+    assert_eq!(
+        (open.timed, closed.timed),
+        (Timed::ByKernel, Timed::ByKernel)
+    );
+    assert_eq!(Memcached::row(&open).note, None);
     let error = run(LoadConfig { pace: flood, ..few })
         .unwrap_err()
         .to_string();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use kbp_core::module::{self, Progress};
-use kbp_core::{plan, Error};
+use kbp_core::{plan, state, Error};
 
 use crate::context::Context;
 use crate::print;
@@ -124,6 +124,8 @@ pub fn load(args: LoadArgs, context: &Context) -> Result<()> {
 
 /// Run `kbp unload`.
 pub fn unload(args: UnloadArgs, context: &Context) -> Result<()> {
+    let remembered = state::peek(&context.host)?;
+    module::refuse_held(&context.host, &remembered).map_err(Error::from)?;
     // An interrupt that can't be put back must not keep the module in the kernel.
     let undone = plan::undo_everything(&context.host);
     let mut progress = ProgressLine::new("unloading,");

@@ -414,7 +414,10 @@ fn rows(
         .clock_note
         .filter(|_| options.virtual_clock)
     {
-        rows.iter_mut().for_each(|row| row.note = Some(note.into()));
+        for row in &mut rows {
+            let own = row.note.take().map(|own| format!("{own}; "));
+            row.note = Some(own.unwrap_or_default() + note);
+        }
     }
     if !interrupt::requested() {
         active.verify()?;

@@ -44,7 +44,7 @@ impl Service {
         match self {
             Self::Memcached(load) => format!(
                 "Debian's memcached over one TCP connection: {} of 100 requests are GETs, keys of {} bytes, values of {} \
-                 bytes, {}. The row holds the GETs; a time counts from the moment at which the request was due.",
+                 bytes, {}. The row holds the GETs, by the kernel's times at the client's interface unless its note says otherwise.",
                 load.get_percent,
                 memcached::protocol::KEY_LEN,
                 memcached::protocol::VALUE_LEN,

@@ -102,6 +102,11 @@ pub fn snapshot(host: &Host) -> Result<Snapshot> {
     let remembered = state::peek(host).map_err(kbp_core::Error::from)?;
     let irqs: Vec<u32> = remembered.irqs.keys().copied().collect();
     found.insert("interrupts that kbp remembers".into(), format!("{irqs:?}"));
+    let governors: Vec<u32> = remembered.governors.keys().copied().collect();
+    found.insert(
+        "governors that kbp remembers".into(),
+        format!("{governors:?}"),
+    );
     for end in [End::Here, End::There] {
         let place = Place {
             netns: netns(end).map(str::to_owned),

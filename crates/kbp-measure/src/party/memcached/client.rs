@@ -9,7 +9,6 @@
 //! Not here: more than one connection.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -171,8 +170,8 @@ pub fn load(
 struct Asked {
     request: Request,
     due_ns: u64,
-    /// Bytes of the connection up to its end; they wrap.
-    end: u32,
+    /// Its last byte, as [`wire::Left`] counts.
+    last: u32,
     /// When its last byte went to the driver; `None` as long as the kernel has not said.
     left_ns: Option<u64>,
 }
@@ -185,7 +184,8 @@ struct Client<'a> {
     generations: Vec<u32>,
     /// In the order in which they were sent, which is that of the answers.
     on_the_way: VecDeque<Asked>,
-    out: Vec<u8>,
+    /// What is left to be written of each request.
+    out: VecDeque<Vec<u8>>,
     /// Bytes of all requests, written or not; they wrap.
     queued: u32,
     /// Of the answer to the first that is on the way.
@@ -193,7 +193,7 @@ struct Client<'a> {
     /// Made once: to clear so much takes longer than what is measured.
     buffer: Vec<u8>,
     last_answer_ns: u64,
-    /// As long as the kernel has said of each request and answer when it left and came.
+    /// The kernel's, if it has said of the last request that was to fill the server when it left and its answer came.
     timed: Timed,
     is_measuring: bool,
     report: LoadReport,
@@ -215,7 +215,7 @@ impl<'a> Client<'a> {
             schedule: Schedule::new(config),
             generations: vec![0; config.keys as usize],
             on_the_way: VecDeque::new(),
-            out: Vec::new(),
+            out: VecDeque::new(),
             queued: 0,
             came: Vec::new(),
             buffer: vec![0; 1 << 12],
@@ -229,6 +229,9 @@ impl<'a> Client<'a> {
     /// Whose times are taken does not change from here on.
     fn begin_measuring(&mut self) {
         self.is_measuring = true;
+        if self.timed == Timed::ByClient {
+            wire::end(&self.stream);
+        }
         self.report = empty_report(self.config.pace, self.timed);
     }
 
@@ -278,16 +281,18 @@ impl<'a> Client<'a> {
         if self.on_the_way.is_empty() {
             self.last_answer_ns = monotonic_ns()?;
         }
-        let before = self.out.len();
-        request.write(&mut self.out);
-        self.queued = self.queued.wrapping_add((self.out.len() - before) as u32);
+        let mut bytes = Vec::new();
+        request.write(&mut bytes);
+        self.queued = self.queued.wrapping_add(bytes.len() as u32);
+        self.out.push_back(bytes);
         self.on_the_way.push_back(Asked {
             request,
             due_ns,
-            end: self.queued,
+            last: self.queued.wrapping_sub(1),
             left_ns: None,
         });
         self.write()?;
+        self.take_left()?;
         let late_ns = monotonic_ns()?.saturating_sub(due_ns);
         let report = &mut self.report;
         report.on_the_way_max = report.on_the_way_max.max(self.on_the_way.len());
@@ -297,12 +302,11 @@ impl<'a> Client<'a> {
 
     /// Writes as much as the connection takes.
     fn write(&mut self) -> Result<()> {
-        while !self.out.is_empty() {
-            match self.stream.write(&self.out) {
-                Ok(len) => drop(self.out.drain(..len)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(Error::sys("write to memcached", e)),
+        while let Some(bytes) = self.out.front_mut() {
+            match wire::write(&self.stream, bytes)? {
+                Some(len) if len == bytes.len() => drop(self.out.pop_front()),
+                Some(len) => drop(bytes.drain(..len)),
+                None => return Ok(()),
             }
         }
         Ok(())
@@ -341,17 +345,10 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What the kernel has said of requests that went to the driver. A frame may have several of them.
+    /// What the kernel has said of requests that went to the driver.
     fn take_left(&mut self) -> Result<()> {
-        if self.timed == Timed::ByClient {
-            return Ok(());
-        }
         while let Some(left) = wire::left(&self.stream)? {
-            let is_in = |asked: &Asked| (left.last.wrapping_sub(asked.end - 1) as i32) >= 0;
-            let asked = self.on_the_way.iter_mut().take_while(|asked| is_in(asked));
-            for asked in asked.filter(|asked| asked.left_ns.is_none()) {
-                asked.left_ns = Some(left.at_ns);
-            }
+            mark_left(&mut self.on_the_way, left);
         }
         Ok(())
     }
@@ -372,13 +369,14 @@ impl<'a> Client<'a> {
             if read.len == 0 {
                 return Err(program::error(TOOL, "it closed the connection"));
             }
+            let now_ns = monotonic_ns()?;
             self.came.extend_from_slice(&self.buffer[..read.len]);
-            self.take_answer(read.at_ns)?;
+            self.take_answer(read.at_ns, now_ns)?;
         }
     }
 
-    /// The answer to the first request, if it is complete; its last byte came at `came_ns`.
-    fn take_answer(&mut self, came_ns: Option<u64>) -> Result<()> {
+    /// The answer to the first request, if it is complete; its last byte came at `came_ns`, and was read at `now_ns`.
+    fn take_answer(&mut self, came_ns: Option<u64>, now_ns: u64) -> Result<()> {
         let Some(Asked { request, .. }) = self.on_the_way.front() else {
             return Err(program::error(TOOL, "it answers what was not asked"));
         };
@@ -389,7 +387,6 @@ impl<'a> Client<'a> {
         };
         check(request, answer)?;
         self.take_left()?;
-        let now_ns = monotonic_ns()?;
         self.came.drain(..len);
         self.last_answer_ns = now_ns;
         if let Some(asked) = self.on_the_way.pop_front() {
@@ -407,20 +404,34 @@ impl<'a> Client<'a> {
     fn took_ns(&mut self, asked: &Asked, came_ns: Option<u64>, now_ns: u64) -> Result<u64> {
         let by_kernel = asked.left_ns.zip(came_ns);
         match (self.timed, by_kernel) {
+            _ if !self.is_measuring => {
+                self.timed = match by_kernel {
+                    Some(_) => Timed::ByKernel,
+                    None => Timed::ByClient,
+                };
+                Ok(0)
+            }
+            (Timed::ByClient, _) => Ok(now_ns.saturating_sub(asked.due_ns)),
             (Timed::ByKernel, Some((left_ns, came_ns))) => {
                 came_ns.checked_sub(left_ns).ok_or_else(|| {
                     program::error(TOOL, "the real-time clock was set back during the run")
                 })
             }
-            (Timed::ByKernel, None) if self.is_measuring => Err(program::error(
+            (Timed::ByKernel, None) => Err(program::error(
                 TOOL,
-                "the kernel did not say when a request left or its answer came",
+                "the kernel did not say when a request left or its answer came: a queue of such times was full, or the \
+                 interface has another driver now",
             )),
-            _ => {
-                self.timed = Timed::ByClient;
-                Ok(now_ns.saturating_sub(asked.due_ns))
-            }
         }
+    }
+}
+
+/// Of requests whose last byte is among those that left: when. One that was sent again keeps its first time.
+fn mark_left(on_the_way: &mut VecDeque<Asked>, left: wire::Left) {
+    let has_left = |asked: &Asked| (left.last.wrapping_sub(asked.last) as i32) >= 0;
+    let asked = on_the_way.iter_mut().take_while(|asked| has_left(asked));
+    for asked in asked.filter(|asked| asked.left_ns.is_none()) {
+        asked.left_ns = Some(left.at_ns);
     }
 }
 
@@ -444,5 +455,43 @@ fn empty_report(pace: Pace, timed: Timed) -> LoadReport {
         on_the_way_max: 0,
         send_late_ns_max: 0,
         span_ns: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_that_of_the_requests_up_to_its_byte() {
+        let asked = |last: u32| Asked {
+            request: Request::Get {
+                key: 0,
+                generation: 1,
+            },
+            due_ns: 0,
+            last,
+            left_ns: None,
+        };
+        // The counter wraps between the second and the third.
+        let lasts = [u32::MAX - 100, u32::MAX, 70, 140];
+        let mut on_the_way: VecDeque<Asked> = lasts.into_iter().map(asked).collect();
+        let times = |on_the_way: &VecDeque<Asked>| {
+            on_the_way
+                .iter()
+                .map(|asked| asked.left_ns)
+                .collect::<Vec<_>>()
+        };
+        // A part of the second.
+        for (last, at_ns, expected) in [
+            (u32::MAX - 120, 1, [None; 4]),
+            (u32::MAX - 50, 2, [Some(2), None, None, None]),
+            (70, 3, [Some(2), Some(3), Some(3), None]),
+            (70, 9, [Some(2), Some(3), Some(3), None]),
+            (140, 10, [Some(2), Some(3), Some(3), Some(10)]),
+        ] {
+            mark_left(&mut on_the_way, wire::Left { last, at_ns });
+            assert_eq!(times(&on_the_way), expected, "up to {last}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    recvmsg, setsockopt, sockopt, ControlMessageOwned, MsgFlags, TimestampingFlag,
+    recvmsg, send, setsockopt, sockopt, ControlMessageOwned, MsgFlags, TimestampingFlag,
 };
 use nix::sys::time::TimeSpec;
 
@@ -50,6 +50,26 @@ pub fn begin(stream: &TcpStream) -> Result<()> {
         | TimestampingFlag::SOF_TIMESTAMPING_OPT_TSONLY;
     setsockopt(stream, sockopt::Timestamping, &flags)
         .map_err(|errno| Error::sys("ask for the kernel's times of a connection", errno))
+}
+
+/// Ends what [`begin`] began, and throws away what was not read.
+pub fn end(stream: &TcpStream) {
+    let _ = setsockopt(stream, sockopt::Timestamping, &TimestampingFlag::empty());
+    while let Ok(Some(_)) = left(stream) {}
+}
+
+/// Writes as much as there is room for; `None` when there is none. The kernel has one time a frame, so it may join none
+/// of these bytes with those of the next call.
+///
+/// # Errors
+/// Those of writing.
+pub fn write(stream: &TcpStream, bytes: &[u8]) -> Result<Option<usize>> {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_EOR | MsgFlags::MSG_NOSIGNAL;
+    match send(stream.as_raw_fd(), bytes, flags) {
+        Ok(len) => Ok(Some(len)),
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+        Err(errno) => Err(Error::sys("write to a connection", errno)),
+    }
 }
 
 /// Reads what is there, as far as the buffer goes; `None` when nothing is.
@@ -133,7 +153,6 @@ fn nanoseconds(time: TimeSpec) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::net::TcpListener;
     use std::thread::sleep;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -156,19 +175,31 @@ mod tests {
 
     #[test]
     fn each_write_and_each_read_has_its_time() {
-        let (mut near, far) = connection();
-        // What was sent before is not counted.
-        near.write_all(&[9; 100]).unwrap();
+        let (near, far) = connection();
         let mut buffer = [0; 4096];
-        while read(&far, &mut buffer).unwrap().is_none() {}
         begin(&near).unwrap();
         begin(&far).unwrap();
         assert_eq!(left(&near).unwrap(), None);
         assert_eq!(read(&far, &mut buffer).unwrap(), None);
+        // The kernel begins a little after it was asked.
         let (mut last, mut end_ns) = (0, 0);
+        loop {
+            assert_eq!(write(&near, &[9]).unwrap(), Some(1));
+            last += 1;
+            let came = loop {
+                if let Some(came) = read(&far, &mut buffer).unwrap() {
+                    break came;
+                }
+            };
+            if came.at_ns.is_some() {
+                break;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        while left(&near).unwrap().is_some() {}
         for len in [10, 1_000, 1, 3_000] {
             let before_ns = now_ns();
-            near.write_all(&buffer[..len]).unwrap();
+            assert_eq!(write(&near, &buffer[..len]).unwrap(), Some(len));
             let mut came = Came {
                 len: 0,
                 at_ns: None,

@@ -31,7 +31,7 @@ for the container its text names 1518 bytes twice, the first of them is taken as
 
 const OPEN_LOOP: &str = "\
 Frames whatever comes back, at constant gaps where nothing else stands beside the rate; round trips count from the moment
-at which a frame was due, in µs.
+at which a frame was due, in µs, those of memcached from when a request left.
 ";
 
 /// All of it; empty without such rows.

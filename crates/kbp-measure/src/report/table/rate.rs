@@ -61,7 +61,7 @@ pub fn open_loop(groups: &[&Group]) -> String {
 
 const OPEN_LOOP_NOTE: &str = "Frames are sent when they are due, whatever comes back; their round \
     trips count from the moment at which a frame was due, so queueing counts and a late sender \
-    shows as delay.";
+    shows as delay. Those of memcached count from when a request left.";
 
 /// The throughput of RFC 2544 among these groups, empty without any.
 pub fn throughput(groups: &[&Group]) -> String {

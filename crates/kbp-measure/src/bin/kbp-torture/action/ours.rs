@@ -353,7 +353,12 @@ pub fn load(world: &World) -> Result<Outcome> {
 
 /// Unloads the module if it is there.
 pub fn unload(world: &World) -> Result<()> {
-    match when_free(|| module::unload(&world.host, TRANSITION_LIMIT, &mut |_| {})) {
+    let unloaded = when_free(|| {
+        // The governor of a CPU that was offline comes back with it, and holds the module.
+        let _ = undo_everything(&world.host);
+        module::unload(&world.host, TRANSITION_LIMIT, &mut |_| {})
+    });
+    match unloaded {
         Ok(()) | Err(ModuleError::NotLoaded) => Ok(()),
         Err(error) => Err(kbp_core::Error::from(error).into()),
     }
