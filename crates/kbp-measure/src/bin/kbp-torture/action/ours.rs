@@ -153,7 +153,8 @@ fn with_power(spec: PollerSpec, rng: &mut SplitMix64) -> PollerSpec {
         },
         max_cstate_latency_us: match rng.in_range(0, 1) {
             0 => None,
-            _ => Some(rng.in_range(0, 250) as u32),
+            // The lab's deepest state takes 30.
+            _ => Some(rng.in_range(0, 40) as u32),
         },
         ..spec
     }
