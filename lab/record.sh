@@ -4,9 +4,10 @@
 #
 # Records when packets come to a card while unmodified programs of Debian talk over it, on the stock path: memcached asked
 # at random, calls through kamailio, and a paced TCP stream of iperf3, 8 KiB at a time. What lab/traces/services.txt was
-# made with:
+# made with (the arguments of the second line are those of the machine):
 #
-#   kbp lab run lab/record.sh --out out/record && cp out/record/services.txt lab/traces/
+#   kbp lab run lab/record.sh ARGUMENTS --file target/release/kbp:/usr/bin/kbp --out out/record
+#   cp out/record/services.txt lab/traces/
 #
 # The trace is of gaps in nanoseconds, as `--arrivals trace:FILE` plays it.
 

@@ -111,8 +111,8 @@ struct kbp_napi {
 	bool armed;			/* its interrupt may wake the poller, if that sleeps */
 	struct kbp_adaptive *adaptive;	/* NULL in other modes */
 	/* Written by the thread, while it is held: see kbp_look_for_interrupt(). */
-	u32 hold_irqs;			/* interrupts beside packets, of this hold */
-	u32 held_irqs;			/* of holds, less what is usual in each */
+	u32 irqs_of_hold;		/* interrupts beside packets */
+	u32 unusual_irqs;		/* of holds, less what is usual in each */
 	u32 held_quiet;			/* polls with packets and without interrupt */
 	bool held_found;		/* the last poll found packets */
 	u32 noisy;			/* how often, in a row, it was not masked */

@@ -260,12 +260,12 @@ static void kbp_look_for_interrupt(struct kbp_napi *a, int work)
 	} else {
 		clear_bit(NAPI_STATE_MISSED, &a->napi->state);
 		kbp_count(&a->stats, held_interrupts, 1);
-		if (!found || ++a->hold_irqs <= KBP_USUAL_IRQS ||
-		    ++a->held_irqs < KBP_NOISY_IRQS)
+		if (!found || ++a->irqs_of_hold <= KBP_USUAL_IRQS ||
+		    ++a->unusual_irqs < KBP_NOISY_IRQS)
 			return;
 		a->noisy++;
 	}
-	a->held_irqs = 0;
+	a->unusual_irqs = 0;
 	a->held_quiet = 0;
 	if (a->noisy < KBP_NOISY_MAX || a->unmasked)
 		return;
@@ -364,7 +364,7 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 	set_bit(NAPI_STATE_IN_BUSY_POLL, &a->napi->state);
 	WRITE_ONCE(a->served, true);
 	WRITE_ONCE(a->armed, false);
-	a->hold_irqs = 0;
+	a->irqs_of_hold = 0;
 	a->held_found = false;
 	/* This is its poll of the lap. */
 	a->lap = p->lap.number;

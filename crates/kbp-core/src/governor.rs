@@ -110,13 +110,10 @@ pub(crate) fn chosen_by_others(host: &Host, state: &State) -> Result<CpuList, Ho
     let is_so = |cpu: &u32| {
         // A CPU that comes or goes has a policy that can't be read.
         let chosen = host.read_optional(&file(*cpu, "scaling_governor"));
-        let shared = host.read_optional(&file(*cpu, "affected_cpus"));
-        let first = shared
-            .ok()
-            .flatten()
-            .and_then(|cpus| cpus.split_whitespace().next()?.parse().ok())
-            .unwrap_or(*cpu);
-        matches!(chosen, Ok(Some(name)) if name == OURS) && !state.governors.contains_key(&first)
+        let shared = sharers(host, *cpu, true);
+        let first = shared.iter().flat_map(CpuList::iter).next();
+        matches!(chosen, Ok(Some(name)) if name == OURS)
+            && first.is_some_and(|first| !state.governors.contains_key(&first))
     };
     Ok(host.online_cpus()?.iter().filter(is_so).collect())
 }
