@@ -4,7 +4,7 @@
  * builds this file with the host's compiler.
  *
  * Each sleep costs the CPU a wake-up, and a packet that comes in it is late. Who
- * chose a poller for its tail does not give that for a tenth of a CPU: where sleeping
+ * chose a poller for its tail does not give that for a sixth of a CPU: where sleeping
  * saves less than KBP_THRIFT_PERMILLE of the time, the poller polls its devices of
  * mode adaptive through, as in mode busy.
  *
@@ -27,7 +27,7 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 #endif
 
-#define KBP_THRIFT_PERMILLE	150
+#define KBP_THRIFT_PERMILLE	200
 #define KBP_THRIFT_SETTLE_NS	250000000ULL
 #define KBP_THRIFT_LOOK_NS	500000000ULL
 #define KBP_THRIFT_PAUSE_NS	10000000000ULL

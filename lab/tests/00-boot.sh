@@ -7,6 +7,9 @@
 
 . /lab/lib.sh
 
+# Interrupts of the PIT so far.
+ticks() { awk '$1 == "0:" { for (cpu = 2; $cpu ~ /^[0-9]+$/; cpu++) sum += $cpu } END { print sum + 0 }' /proc/interrupts; }
+
 echo "kernel $(uname -r), clock $LAB_CLOCK, $LAB_CPUS CPUs"
 
 [ "$(nproc)" = "$LAB_CPUS" ] || lab_fail "nproc says $(nproc)"
@@ -33,6 +36,10 @@ done
 if [ "$LAB_CLOCK" = virtual ]; then
 	source=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)
 	[ "$source" = tsc ] || lab_fail "the clock source is $source"
+	# The timer that ends turns: CPU 0 took its interrupts once, and all that was measured waited for them.
+	ticks_before=$(ticks)
+	sleep 0.1
+	[ "$(ticks)" = "$ticks_before" ] || lab_fail "$(($(ticks) - ticks_before)) interrupts of the PIT in 0.1 s"
 fi
 date > "$OUT/date"
 lab_dmesg_clean
