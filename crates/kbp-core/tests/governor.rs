@@ -7,7 +7,8 @@ use common::{Family, Machine};
 use kbp_core::governor::{self, Outcome};
 use kbp_core::model::PollerSpec;
 use kbp_core::plan::{release_all, Session};
-use kbp_core::state::StateFile;
+use kbp_core::module::{refuse_held, ModuleError};
+use kbp_core::state::{self, StateFile};
 use kbp_core::uapi::Freq;
 use kbp_core::{Class, Error};
 
@@ -197,4 +198,28 @@ fn what_keeps_it_from_following_is_known_before_the_module_is_loaded() {
     assert!(refusal(&free).contains("chooses frequencies by itself"));
     let none = governor::can_follow(&free.host, 9).unwrap_err();
     assert_eq!(none.class(), Class::Unsupported);
+}
+
+#[test]
+fn an_unload_is_refused_while_somebody_else_has_the_governor() {
+    let (machine, mut family) = (machine(true), Family::default());
+    let held = |machine: &Machine| {
+        let remembered = state::peek(&machine.host).unwrap();
+        match refuse_held(&machine.host, &remembered) {
+            Err(ModuleError::Governs { cpus, first }) => Some((cpus.to_string(), first)),
+            Err(other) => panic!("{other}"),
+            Ok(()) => None,
+        }
+    };
+    assert_eq!(held(&machine), None);
+    // A poller's own choice is no reason; it is remembered with the first of those that share it, here an offline one.
+    add(&machine, &mut family, &wish(3, true)).unwrap();
+    machine.write(&file(3, "scaling_governor"), "kbp\n");
+    machine.write("sys/devices/system/cpu/online", "0-1,3\n");
+    assert_eq!(held(&machine), None);
+    machine.write("sys/devices/system/cpu/online", "0-3\n");
+    for (name, text) in [("scaling_governor", "kbp"), ("related_cpus", "1")] {
+        machine.write(&file(1, name), &format!("{text}\n"));
+    }
+    assert_eq!(held(&machine), Some(("1".to_string(), 1)));
 }
