@@ -17,8 +17,8 @@
  * @KBP_MODE_ADAPTIVE: The poller polls the device, with its interrupt
  *	masked, while the next packets are likely, and otherwise sleeps until they
  *	are or until the interrupt; when they are likely it learns. Where sleeping
- *	would save less than 15 percent of the CPU it polls on, unless a budget or
- *	a latency was set.
+ *	would save less than a fifth of the CPU it polls on, unless a budget or a
+ *	latency was set.
  */
 enum kbp_mode {
 	KBP_MODE_SOFTIRQ,
@@ -108,8 +108,9 @@ enum kbp_backlog {
 
 /**
  * enum kbp_poll_class - How urgent a NAPI instance is to its poller.
- * @KBP_POLL_CLASS_NORMAL: It is polled in small budgets, one poll in a round
- *	of the poller; what a poller owns without being attached is served so.
+ * @KBP_POLL_CLASS_NORMAL: It is polled in small budgets, class rt before
+ *	each of these polls; what a poller owns without being attached is served
+ *	so.
  * @KBP_POLL_CLASS_RT: Real-time; it is looked at between any two polls of
  *	class normal, so that it waits for one of them at most.
  */

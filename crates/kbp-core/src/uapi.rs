@@ -29,7 +29,7 @@ pub enum Mode {
     Sleep = 2,
     /// The poller polls the device, with its interrupt masked, while the next packets are likely,
     /// and otherwise sleeps until they are or until the interrupt; when they are likely it learns.
-    /// Where sleeping would save less than 15 percent of the CPU it polls on, unless a budget or a
+    /// Where sleeping would save less than a fifth of the CPU it polls on, unless a budget or a
     /// latency was set.
     Adaptive = 3,
 }
@@ -82,7 +82,7 @@ impl Mode {
                 "The device's interrupt wakes the poller, which polls until nothing is left and sleeps again."
             }
             Self::Adaptive => {
-                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns. Where sleeping would save less than 15 percent of the CPU it polls on, unless a budget or a latency was set."
+                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns. Where sleeping would save less than a fifth of the CPU it polls on, unless a budget or a latency was set."
             }
         }
     }
@@ -367,8 +367,8 @@ impl std::fmt::Display for Backlog {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum PollClass {
-    /// It is polled in small budgets, one poll in a round of the poller; what a poller owns without
-    /// being attached is served so.
+    /// It is polled in small budgets, class rt before each of these polls; what a poller owns
+    /// without being attached is served so.
     Normal = 0,
     /// Real-time; it is looked at between any two polls of class normal, so that it waits for one
     /// of them at most.
@@ -410,7 +410,7 @@ impl PollClass {
     pub const fn doc(self) -> &'static str {
         match self {
             Self::Normal => {
-                "It is polled in small budgets, one poll in a round of the poller; what a poller owns without being attached is served so."
+                "It is polled in small budgets, class rt before each of these polls; what a poller owns without being attached is served so."
             }
             Self::Rt => {
                 "Real-time; it is looked at between any two polls of class normal, so that it waits for one of them at most."
