@@ -19,6 +19,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 use crate::error::{tail, Error, IoContext, Result};
+use crate::hostcpu::Follower;
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
 
@@ -68,6 +69,8 @@ pub(crate) enum Event {
 /// The running machine. It is ended when dropped.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    /// On the virtual clock. It ends before the child is waited for: then the child's number may be another's.
+    follower: Option<Follower>,
     child: Child,
     qmp: Option<Qmp>,
     control: UnixStream,
@@ -173,6 +176,7 @@ impl Machine {
             None
         };
         Ok(Machine {
+            follower: start.one_cpu.then(|| Follower::start(child.id())),
             child,
             qmp,
             control,
@@ -264,6 +268,7 @@ impl Machine {
 
     /// Waits until the machine ends by itself; false when it does not in time.
     pub(crate) fn ends_within(&mut self, limit: Duration) -> bool {
+        self.follower = None;
         let deadline = Instant::now() + limit;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
@@ -276,6 +281,7 @@ impl Machine {
 
     /// Ends the machine and returns all that its console said.
     pub(crate) fn end(&mut self) -> String {
+        self.follower = None;
         if let (Ok(None), Ok(pid)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
             // QEMU ends in order on this signal: it gives back the terminal.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
@@ -321,6 +327,7 @@ fn unpack(stream: UnixStream, folder: Option<PathBuf>, say: &Sender<std::io::Res
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        self.follower = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
