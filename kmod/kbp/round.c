@@ -15,9 +15,6 @@
 
 #include "kbp.h"
 
-/* What class normal may have in a round, the budget that a poller has by default. */
-#define KBP_ROUND_PACKETS	8
-
 /*
  * What the stock path put on this CPU's softirq list (before the poller came,
  * or from a CPU that went) belongs to a poller that owns all. Not the backlog,
@@ -263,44 +260,28 @@ static bool kbp_turn_normal(struct kbp_poller *p)
 	return work || !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
 }
 
-/*
- * How often the classes may have their turns before the poller looks at all else, which
- * costs as much as a packet: until class normal has had KBP_ROUND_PACKETS, whatever its
- * budget. On PREEMPT_RT others wait for BH (decision 017).
- */
-static int kbp_turns_max(const struct kbp_poller *p)
-{
-	return IS_ENABLED(CONFIG_PREEMPT_RT) ?
-	       1 : max(1, KBP_ROUND_PACKETS / (int)p->config.budget);
-}
-
 /**
  * kbp_round() - one round of polling: class rt, then one poll of class normal
  * @p: the poller
  *
  * So what is of class rt waits for one poll of class normal at most, and that takes
  * p->config.budget packets; and class normal has one poll whatever comes in class rt
- * (paper 003, 3.1). Which one is decided in rtlist.c. Where the budget is small and only
- * class normal has packets, both have several turns.
+ * (paper 003, 3.1). Which one is decided in rtlist.c.
  *
  * Return: whether there was work, or is some left.
  */
 bool kbp_round(struct kbp_poller *p)
 {
 	struct bpf_net_context store, *ctx;
-	int turns = kbp_turns_max(p);
-	bool rt, normal;
+	bool busy;
 
 	ctx = kbp_stretch_begin(p, &store);
-	do {
-		rt = kbp_turn_rt(p) > 0;
-		kbp_take_softirq_list(p);
-		normal = kbp_turn_normal(p);
-	} while (normal && !rt && --turns && !local_softirq_pending() &&
-		 !need_resched());
+	busy = kbp_turn_rt(p) > 0;
+	kbp_take_softirq_list(p);
+	busy |= kbp_turn_normal(p);
 	kbp_defer_free_flush();
 	kbp_stretch_end(p, ctx);
-	return rt || normal;
+	return busy;
 }
 
 /**
