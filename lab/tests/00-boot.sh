@@ -37,6 +37,7 @@ if [ "$LAB_CLOCK" = virtual ]; then
 	source=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)
 	[ "$source" = tsc ] || lab_fail "the clock source is $source"
 	# The timer that ends turns: CPU 0 took its interrupts once, and all that was measured waited for them.
+	grep -q '^ *0: .*timer' /proc/interrupts || lab_fail "the PIT has no interrupt here"
 	ticks_before=$(ticks)
 	sleep 0.1
 	[ "$(ticks)" = "$ticks_before" ] || lab_fail "$(($(ticks) - ticks_before)) interrupts of the PIT in 0.1 s"

@@ -46,6 +46,7 @@ date -s "@$JOB_EPOCH" > /dev/null
 echo "$JOB_SEED" > /dev/urandom
 
 if [ -n "$JOB_PIT_COUNT" ]; then
+	kbp-lab-guest mask > /dev/null || give_up "the interrupt of the timer that bounds the turns cannot be masked"
 	kbp-lab-guest pit "$JOB_PIT_COUNT" || give_up "the timer that bounds the turns of the CPUs cannot be set"
 fi
 if [ "$JOB_TURNS_MS" -gt 0 ]; then

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of the host's CPUs has the most time to spare, and a machine that moves there when it shares its own.
 //!
-//! Not here: binding it to the first one ([`crate::qemu`]).
+//! Not here: where it begins ([`crate::qemu`]).
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
@@ -13,8 +13,7 @@ use nix::unistd::Pid;
 
 /// How long to look.
 const LOOK: Duration = Duration::from_millis(100);
-/// The same where a machine runs already, and how long until it looks again; up to twice that, so that of several not all
-/// look at once.
+/// The same where a machine runs already, and how long until it looks again, up to twice that.
 const LONG_LOOK: Duration = Duration::from_millis(300);
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -28,9 +27,7 @@ pub(crate) fn idlest() -> Option<usize> {
     };
     let before = read()?;
     std::thread::sleep(LOOK);
-    choose(&before, &read()?, |cpu| {
-        cpu < CpuSet::count() && allowed.is_set(cpu).unwrap_or(false)
-    })
+    choose(&before, &read()?, |cpu| is_in(&allowed, cpu))
 }
 
 /// Keeps a process on the idlest CPU until it is dropped.
@@ -46,16 +43,26 @@ impl Follower {
     /// Follows with all threads of `pid`, which is bound to one CPU and has not been waited for.
     pub(crate) fn start(pid: u32) -> Follower {
         let (stop, stopped) = channel();
-        let pause = AGAIN + AGAIN * (pid % 10) / 10;
+        // Another pause each time, so that those that look at the same time don't go on doing so.
+        let mut seed = pid;
+        let mut pause = move || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            AGAIN + AGAIN * (seed >> 24) / 256
+        };
         let pid = raw(pid);
         let thread = std::thread::spawn(move || {
             let goes_on = |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
-            while goes_on(pause) {
+            while goes_on(pause()) {
                 let before = Look::at(pid);
                 if !goes_on(LONG_LOOK) {
                     return;
                 }
-                let cpu = before.and_then(|before| place(pid, &before, &Look::at(pid)?));
+                let cpu = before.and_then(|before| {
+                    let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
+                    let bound = sched_getaffinity(pid).ok()?;
+                    let (allowed, bound) = (|cpu| is_in(&allowed, cpu), |cpu| is_in(&bound, cpu));
+                    place(&before, &Look::at(pid)?, allowed, bound)
+                });
                 if let Some(cpu) = cpu {
                     bind(pid, cpu);
                 }
@@ -97,23 +104,30 @@ impl Look {
 }
 
 /// Where the process had better be; `None` if where it is, or if that can't be found out.
-fn place(pid: Pid, before: &Look, after: &Look) -> Option<usize> {
-    let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
-    let bound = sched_getaffinity(pid).ok()?;
-    let is_in =
-        |set: &CpuSet, cpu: usize| cpu < CpuSet::count() && set.is_set(cpu).unwrap_or(false);
-    let own = after.idle.keys().find(|cpu| is_in(&bound, **cpu))?;
-    let best = choose(&before.idle, &after.idle, |cpu| is_in(&allowed, cpu))?;
+fn place(
+    before: &Look,
+    after: &Look,
+    allowed: impl Fn(usize) -> bool,
+    bound: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    let own = after.idle.keys().copied().find(|cpu| bound(*cpu))?;
+    let best = choose(&before.idle, &after.idle, allowed)?;
     let spare = |cpu| spare(&before.idle, &after.idle, cpu);
     let used = after.used.saturating_sub(before.used);
-    is_better(used, spare(*own), spare(best)).then_some(best)
+    is_better(used, spare(own), spare(best)).then_some(best)
 }
 
-/// Whether a process that had `used` ticks of a CPU, of which `own` were left, would have more on one with `best` left.
+fn is_in(set: &CpuSet, cpu: usize) -> bool {
+    cpu < CpuSet::count() && set.is_set(cpu).unwrap_or(false)
+}
+
+/// Whether a process that had `used` ticks of a CPU, of which `own` were left, could have more on one with `best` left.
 fn is_better(used: u64, own: u64, best: u64) -> bool {
-    best > 2 * own && best > used + used / 4
+    let here = used + own;
+    best > here + here / 4
 }
 
+/// Binds all threads that there are; one that is made meanwhile may be left behind.
 fn bind(pid: Pid, cpu: usize) {
     let mut set = CpuSet::new();
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
@@ -187,19 +201,38 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_moves_where_it_would_have_more() {
-        // Two share a CPU, and the other is idle; each has one; one shares its own with a third, the other's is busy.
+    fn a_machine_moves_where_it_could_have_more() {
+        // Two share a CPU, and another is idle, or nearly busy.
         assert!(is_better(15, 0, 30));
-        assert!(!is_better(30, 0, 0));
         assert!(!is_better(15, 0, 10));
-        // It has little to do.
+        // It is alone on its CPU, and has all, most, or little of it to do.
+        assert!(!is_better(30, 0, 30));
+        assert!(!is_better(20, 10, 30));
         assert!(!is_better(3, 27, 30));
         let stat = "7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 40 2 0 0 20 0 3 0";
         assert_eq!(used_ticks(stat), Some(42));
     }
 
     #[test]
-    fn a_process_is_moved_and_left_alone_in_the_end() {
+    fn where_a_machine_had_better_be() {
+        let at = |idle: [u64; 2], used| Look {
+            idle: BTreeMap::from([(0, idle[0]), (1, idle[1])]),
+            used,
+        };
+        let (before, shared) = (at([100, 100], 7), at([100, 130], 22));
+        let all = |_| true;
+        assert_eq!(place(&before, &shared, all, |cpu| cpu == 0), Some(1));
+        // It is there already, may not go there, or is bound to none that is known.
+        assert_eq!(place(&before, &shared, all, |cpu| cpu == 1), None);
+        assert_eq!(
+            place(&before, &shared, |cpu| cpu == 0, |cpu| cpu == 0),
+            None
+        );
+        assert_eq!(place(&before, &shared, all, |cpu| cpu == 7), None);
+    }
+
+    #[test]
+    fn a_process_is_bound_with_its_threads() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -208,15 +241,14 @@ mod tests {
         let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
         let last = (0..CpuSet::count())
             .rev()
-            .find(|cpu| allowed.is_set(*cpu).unwrap())
+            .find(|cpu| is_in(&allowed, *cpu))
             .unwrap();
         bind(pid, last);
         let bound = sched_getaffinity(pid).unwrap();
-        drop(Follower::start(child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
         let cpus: Vec<usize> = (0..CpuSet::count())
-            .filter(|cpu| bound.is_set(*cpu).unwrap())
+            .filter(|cpu| is_in(&bound, *cpu))
             .collect();
         assert_eq!(cpus, [last]);
     }

@@ -51,7 +51,7 @@ pub(crate) struct Start<'a> {
     /// Open QEMU's own control connection. It has a thread in QEMU that every timer of the virtual clock wakes, so a
     /// machine that measures goes without.
     pub controlled: bool,
-    /// Keep QEMU on one of the host's CPUs.
+    /// Keep QEMU on one of the host's CPUs at a time.
     pub one_cpu: bool,
 }
 

@@ -89,7 +89,7 @@ impl Qemu {
 
     /// A command that starts it: its own loader and libraries, whatever this machine has. It ends with its parent.
     ///
-    /// With `one_cpu` all its threads stay on one of the host's CPUs, the idlest now. On the virtual clock they only
+    /// With `one_cpu` all its threads are on one of the host's CPUs, the idlest now; [`hostcpu::Follower`] moves them. On the virtual clock they only
     /// ever take turns, and handing over on one CPU is twice as fast as across two.
     ///
     /// # Errors

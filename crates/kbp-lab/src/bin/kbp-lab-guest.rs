@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The lab's helper inside the guest: it makes the machine's clock fair, and measures whether it is.
 //!
-//! `kbp-lab-guest pit COUNT` programs channel 0 of the PIT as a periodic timer of COUNT ticks at 1.193 MHz. Each of them
-//! ends a vCPU's turn in QEMU. The kernel lives by the LAPIC timer and has no use for them, so their interrupt is masked
-//! in the I/O APIC: CPU 0 would take it 52,000 times a second, for some hundred instructions each time.
+//! `kbp-lab-guest pit COUNT` programs channel 0 of the PIT as a periodic timer of COUNT ticks at 1.193 MHz. The end of
+//! each period ends a vCPU's turn in QEMU.
+//!
+//! `kbp-lab-guest mask` masks the PIT's interrupt in the I/O APIC, before that. The kernel lives by the LAPIC timer and has
+//! no use for it, and with a COUNT of 23 CPU 0 would take it 52,000 times a second.
 //!
 //! `kbp-lab-guest turns MILLISECONDS` pins one spinning thread to every CPU and prints one line
 //! `turn_ns_max=N gap_ns_max=N back_ns_max=N cpus=N`:
@@ -231,15 +233,16 @@ const O_SYNC: i32 = 0o4_010_000;
 
 /// Masks the timer's interrupt. Needs `iomem=relaxed` on the kernel's command line.
 ///
-/// The kernel unmasks it only when it moves it to another CPU, which nothing here makes it do.
-fn mask_timer() -> Result<(), String> {
+/// Once, while nothing else goes on in the machine: the kernel selects and writes under a lock, which is not ours. It
+/// writes this entry again when it moves the interrupt to another CPU or enables it anew, which nothing here makes it do.
+fn mask() -> Result<String, String> {
     let memory = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(O_SYNC)
         .open("/dev/mem")
         .map_err(|why| format!("cannot open /dev/mem: {why}"))?;
-    // SAFETY: a mapping of a device's page that nothing else in this program knows.
+    // SAFETY: the mapping is new, and of a device's page, not of the program's memory.
     let page = unsafe {
         mmap(
             std::ptr::null_mut(),
@@ -268,12 +271,17 @@ fn mask_timer() -> Result<(), String> {
         return Err(format!("there is no I/O APIC at {IO_APIC:#x}"));
     }
     // SAFETY: as above.
-    unsafe { window(TIMER_ENTRY).write_volatile(entry | MASKED) };
-    Ok(())
+    let masked = unsafe {
+        window(TIMER_ENTRY).write_volatile(entry | MASKED);
+        window(TIMER_ENTRY).read_volatile() & MASKED != 0
+    };
+    match masked {
+        true => Ok("mask=pit".to_string()),
+        false => Err("the I/O APIC does not mask the timer's interrupt".to_string()),
+    }
 }
 
 fn pit(count: u16) -> Result<String, String> {
-    mask_timer()?;
     // SAFETY: the call only changes which I/O ports this process may use.
     if unsafe { ioperm(u64::from(PIT_CHANNEL_0), 4, 1) } != 0 {
         return Err(format!(
@@ -298,11 +306,12 @@ fn main() -> ExitCode {
             )),
         },
         ["timers"] => timers(),
+        ["mask"] => mask(),
         ["pit", count] => match count.parse() {
             Ok(count) if count > 1 => pit(count),
             _ => Err(format!("'{count}' is not a count from 2 to 65535")),
         },
-        _ => Err("usage: kbp-lab-guest turns MILLISECONDS | timers | pit COUNT".to_string()),
+        _ => Err("usage: kbp-lab-guest turns MILLISECONDS | timers | mask | pit COUNT".to_string()),
     };
     match result {
         Ok(line) => {
