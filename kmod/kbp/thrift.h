@@ -4,7 +4,7 @@
  * builds this file with the host's compiler.
  *
  * Each sleep costs the CPU a wake-up, and a packet that comes in it is late. Who
- * chose a poller for its tail does not give that for a sixth of a CPU. Where sleeping
+ * chose a poller for its tail does not give that for little of a CPU. Where sleeping
  * saves less than KBP_THRIFT_PERMILLE of the time, the poller polls its devices of
  * mode adaptive through, as in mode busy.
  *
