@@ -172,34 +172,45 @@ static bool kbp_adaptive_may_plan(const struct kbp_poller *p,
 		time_after_eq(jiffies, s->planned + 2 * own));
 }
 
-/* One step towards a new plan. A packet may have to wait for it, some microseconds. */
-static bool kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
+/* A step towards a new plan begins. */
+static void kbp_adaptive_aim(struct kbp_poller *p, struct kbp_adaptive *s)
 {
 	u32 sharers;
 
-	if (!kbp_adaptive_may_plan(p, s))
-		return false;
 	p->planners = kbp_adaptive_planners(p, s, &sharers);
 	p->planned = jiffies;
 	s->planned = jiffies;
 	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost, sharers);
 	s->window.goal.fixed_ns = (u64)READ_ONCE(kbp_window_us) * NSEC_PER_USEC;
-	kbp_window_plan(&s->window);
-	return true;
+}
+
+/* A piece of a step, for which a packet may have to wait. Is there more of it? */
+static bool kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
+{
+	if (!kbp_window_is_planning(&s->window)) {
+		if (!kbp_adaptive_may_plan(p, s))
+			return false;
+		kbp_adaptive_aim(p, s);
+	}
+	return kbp_window_plan(&s->window);
 }
 
 /**
  * kbp_adaptive_think() - use the moment before a sleep, when no packet is likely
  * @p: the poller; the interrupts of its devices are armed
+ *
+ * For steps until their end, or until there is something else to do.
  */
 void kbp_adaptive_think(struct kbp_poller *p)
 {
 	struct kbp_napi *a;
 
 	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link)
-		if (a->adaptive && kbp_adaptive_plan(p, a->adaptive))
-			break;
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		while (list_empty(&p->todo[KBP_POLL_CLASS_RT]) && a->adaptive &&
+		       kbp_adaptive_plan(p, a->adaptive))
+			;
+	}
 	rcu_read_unlock();
 }
 
@@ -314,8 +325,8 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
 		kbp_adaptive_decide(a, n, now_ns, work || held);
-	/* The next packets are a gap away, or have come already. */
-	if (work)
+	/* After packets the next are a gap away, or have come already. */
+	if (work || kbp_window_is_planning(&s->window))
 		kbp_adaptive_plan(p, s);
 }
 

@@ -4,8 +4,8 @@
  *
  * Owns nothing, takes no lock, reads no clock. Called by the poller thread only,
  * for one attachment at a time. kbp_window_gap() and kbp_window_next() are cheap;
- * the plan is made in steps of one pass over the buckets, each in the time of an
- * empty poll.
+ * the plan is made in steps of three passes over the buckets, and these in pieces,
+ * each in the time of an empty poll: a packet may wait for one.
  */
 #include "window.h"
 
@@ -17,6 +17,9 @@
 /* Prices in quarters of an octave, from 1 us to 64 s. */
 #define KBP_PRICE_LEVELS	104
 #define KBP_PRICE_SHIFT		8
+/* A piece of a pass: buckets, or stretches to fill. */
+#define KBP_PIECE_BUCKETS	32
+#define KBP_PIECE_FILLS		4
 
 static u64 kbp_price_ns(u32 level)
 {
@@ -118,21 +121,6 @@ static u64 kbp_bucket_time(const struct kbp_window *w, u32 bucket, u64 reach)
 	return (2 * reach + w->count[bucket]) << shift >> 1;
 }
 
-/* Poll through what lies between two polled ages and is too short to sleep in. */
-static void kbp_plan_fill(u64 *plan, const struct kbp_window_goal *goal)
-{
-	u32 end = kbp_plan_find(plan, 0, true), begin = 0, bucket;
-
-	while (end < KBP_GAP_BUCKETS) {
-		if (!kbp_sleep_before(goal, kbp_bucket_start(end) -
-					    kbp_bucket_start(begin)))
-			for (bucket = begin; bucket < end; bucket++)
-				kbp_plan_add(plan, bucket);
-		begin = kbp_plan_find(plan, end, false);
-		end = kbp_plan_find(plan, begin, true);
-	}
-}
-
 static void kbp_plan_clear(u64 *plan, u32 begin, u32 end)
 {
 	u32 bucket;
@@ -141,71 +129,105 @@ static void kbp_plan_clear(u64 *plan, u32 begin, u32 end)
 		plan[bucket / 64] &= ~(1ULL << (bucket % 64));
 }
 
+/* From the last bucket, which has no end and is never polled, down. */
+static void kbp_pass_down(struct kbp_window *w, enum kbp_plan_pass pass)
+{
+	struct kbp_window_draft *d = &w->draft;
+
+	d->pass = pass;
+	d->bucket = KBP_GAP_BUCKETS - 1;
+	d->reach = w->count[d->bucket];
+}
+
+/* The end of a piece that goes down. */
+static u32 kbp_piece_end(const struct kbp_window_draft *d)
+{
+	return d->bucket > KBP_PIECE_BUCKETS ? d->bucket - KBP_PIECE_BUCKETS : 0;
+}
+
+/*
+ * Choose the ages that are worth the price: the packets that polling there is
+ * expected to find, times the price, against the time that it takes all gaps
+ * that get so old.
+ */
+static void kbp_pass_choose(struct kbp_window *w)
+{
+	struct kbp_window_draft *d = &w->draft;
+	u32 end = kbp_piece_end(d);
+	u64 count;
+
+	while (d->bucket > end) {
+		count = w->count[--d->bucket];
+		if (count && count * d->price_ns >=
+			     kbp_bucket_time(w, d->bucket, d->reach))
+			kbp_plan_add(d->poll, d->bucket);
+		d->reach += count;
+	}
+	if (!d->bucket)
+		d->pass = KBP_PASS_FILL;
+}
+
+/* Poll through what lies between two polled ages and is too short to sleep in. */
+static void kbp_pass_fill(struct kbp_window *w)
+{
+	struct kbp_window_draft *d = &w->draft;
+	u32 begin, end, fills;
+
+	for (fills = 0; fills < KBP_PIECE_FILLS; fills++) {
+		/* The last bucket is not polled, so there is one. */
+		begin = kbp_plan_find(d->poll, d->bucket, false);
+		end = kbp_plan_find(d->poll, begin, true);
+		if (end == KBP_GAP_BUCKETS) {
+			kbp_pass_down(w, KBP_PASS_PRUNE);
+			return;
+		}
+		d->bucket = end;
+		if (kbp_sleep_before(&w->goal, kbp_bucket_start(end) -
+					       kbp_bucket_start(begin)))
+			continue;
+		while (begin < end)
+			kbp_plan_add(d->poll, begin++);
+	}
+}
+
+static void kbp_draft_keep(struct kbp_window_draft *d)
+{
+	d->yield.found += d->stretch.found;
+	d->yield.polled += d->stretch.polled;
+}
+
 /*
  * To poll again after a sleep costs a wake-up of all gaps that get so old. Give
- * up what does not find enough packets for that.
+ * up what does not find enough packets for that, and add up the rest. What is polled
+ * from the start has no wake-up.
  */
-static void kbp_plan_prune(const struct kbp_window *w, u64 price_ns, u64 *plan)
+static void kbp_pass_prune(struct kbp_window *w)
 {
-	u64 reach = w->count[KBP_GAP_BUCKETS - 1], found = 0, time = 0;
-	u32 bucket, end = 0;
+	struct kbp_window_draft *d = &w->draft;
+	u32 end = kbp_piece_end(d);
 
-	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
-		if (!kbp_plan_has(plan, bucket)) {
-			if (end && found * price_ns <
-				   time + reach * w->goal.cycle_ns)
-				kbp_plan_clear(plan, bucket + 1, end);
-			end = 0;
-			found = 0;
-			time = 0;
-		} else {
-			end = end ? end : bucket + 1;
-			found += w->count[bucket];
-			time += kbp_bucket_time(w, bucket, reach);
+	while (d->bucket > end) {
+		d->bucket--;
+		if (kbp_plan_has(d->poll, d->bucket)) {
+			d->end = d->end ? d->end : d->bucket + 1;
+			d->stretch.found += w->count[d->bucket];
+			d->stretch.polled += kbp_bucket_time(w, d->bucket,
+							     d->reach);
+		} else if (d->end) {
+			if (d->stretch.found * d->price_ns <
+			    d->stretch.polled + d->reach * w->goal.cycle_ns)
+				kbp_plan_clear(d->poll, d->bucket + 1, d->end);
+			else
+				kbp_draft_keep(d);
+			d->stretch = (struct kbp_window_yield) {};
+			d->end = 0;
 		}
-		reach += w->count[bucket];
+		d->reach += w->count[d->bucket];
 	}
-}
-
-/*
- * Choose the ages that are worth @price_ns: the packets that polling there is
- * expected to find, times the price, against the time that it takes all gaps
- * that get so old. The last bucket has no end and is never polled.
- */
-static void kbp_plan_make(const struct kbp_window *w, u64 price_ns, u64 *plan)
-{
-	u64 reach = w->count[KBP_GAP_BUCKETS - 1];
-	u64 count;
-	u32 bucket;
-
-	for (bucket = 0; bucket < KBP_GAP_WORDS; bucket++)
-		plan[bucket] = 0;
-	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
-		count = w->count[bucket];
-		if (count &&
-		    count * price_ns >= kbp_bucket_time(w, bucket, reach))
-			kbp_plan_add(plan, bucket);
-		reach += count;
-	}
-	kbp_plan_fill(plan, &w->goal);
-	kbp_plan_prune(w, price_ns, plan);
-}
-
-static struct kbp_window_yield kbp_plan_yield(const struct kbp_window *w,
-					      const u64 *plan)
-{
-	struct kbp_window_yield yield = {};
-	u64 reach = w->count[KBP_GAP_BUCKETS - 1];
-	u32 bucket;
-
-	for (bucket = KBP_GAP_BUCKETS - 1; bucket--;) {
-		if (kbp_plan_has(plan, bucket)) {
-			yield.polled += kbp_bucket_time(w, bucket, reach);
-			yield.found += w->count[bucket];
-		}
-		reach += w->count[bucket];
-	}
-	return yield;
+	if (d->bucket)
+		return;
+	kbp_draft_keep(d);
+	d->pass = KBP_PASS_NONE;
 }
 
 /* The mean of all gaps that were learned. */
@@ -270,24 +292,24 @@ static u64 kbp_spend_permille(const struct kbp_window *w)
 	return budget + (more < there ? more : there);
 }
 
-static bool kbp_yield_is_cheap(const struct kbp_window *w,
-			       const struct kbp_window_yield *yield)
+static bool kbp_draft_is_cheap(const struct kbp_window_draft *d)
 {
-	return yield->polled <= yield->found * kbp_instead_ns(w);
+	return d->yield.polled <= d->yield.found * d->instead_ns;
 }
 
 /* Does it cost more than may be spent, and more than sleeping would have cost? */
-static bool kbp_yield_is_dear(const struct kbp_window *w,
-			      const struct kbp_window_yield *yield)
+static bool kbp_draft_is_dear(const struct kbp_window *w)
 {
-	return !kbp_yield_is_cheap(w, yield) &&
-	       yield->polled / (w->time / 1000 + 1) >= kbp_spend_permille(w);
+	const struct kbp_window_draft *d = &w->draft;
+
+	return !kbp_draft_is_cheap(d) &&
+	       d->yield.polled / (w->time / 1000 + 1) >= kbp_spend_permille(w);
 }
 
-static bool kbp_yield_is_enough(const struct kbp_window *w,
-				const struct kbp_window_yield *yield)
+static bool kbp_draft_is_enough(const struct kbp_window *w)
 {
-	return yield->found * 1000 >= (u64)w->total * w->goal.found_permille;
+	return w->draft.yield.found * 1000 >=
+	       (u64)w->total * w->goal.found_permille;
 }
 
 /* Poll at all ages below @end_ns and at no other. */
@@ -301,6 +323,7 @@ static void kbp_plan_until(struct kbp_window *w, u64 end_ns)
 	     kbp_bucket_start(bucket) < end_ns; bucket++)
 		kbp_plan_add(w->poll, bucket);
 	w->searching = false;
+	w->draft.pass = KBP_PASS_NONE;
 	w->cheap = true;
 	/* Another goal begins to plan at once. */
 	w->fresh = KBP_PLAN_GAPS;
@@ -496,86 +519,121 @@ void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns)
 		w->count[bucket] /= 2;
 		w->total += w->count[bucket];
 	}
+	/* What a pass has added up of them is of another scale: once more. */
+	w->draft.pass = KBP_PASS_NONE;
 }
 
-/* The lowest level whose price is that of a sleep and a wake-up, or more. */
-static u32 kbp_level_min(const struct kbp_window *w)
+/* The lowest level whose price is @ns or more. */
+static u32 kbp_level_of(u64 ns)
 {
-	u64 instead_ns = kbp_instead_ns(w);
 	u32 level = 0;
 
-	while (level < KBP_PRICE_LEVELS - 1 &&
-	       kbp_price_ns(level) < instead_ns)
+	while (level < KBP_PRICE_LEVELS - 1 && kbp_price_ns(level) < ns)
 		level++;
 	return level;
 }
 
-static struct kbp_window_yield kbp_level_yield(const struct kbp_window *w,
-					       u32 level)
+static void kbp_draft_begin(struct kbp_window *w, u32 level, bool last)
 {
-	u64 plan[KBP_GAP_WORDS];
-
-	kbp_plan_make(w, kbp_price_ns(level), plan);
-	return kbp_plan_yield(w, plan);
+	w->draft = (struct kbp_window_draft) {
+		.last = last,
+		.level = level,
+		.price_ns = kbp_price_ns(level),
+		.instead_ns = kbp_instead_ns(w),
+	};
+	kbp_pass_down(w, KBP_PASS_CHOOSE);
 }
 
-/* @level is the first that finds enough, or costs too much. */
-static void kbp_plan_adopt(struct kbp_window *w, u32 level)
+static void kbp_draft_adopt(struct kbp_window *w)
 {
-	struct kbp_window_yield yield;
+	u32 word;
 
-	if (level == KBP_PRICE_LEVELS)
-		level--;
-	yield = kbp_level_yield(w, level);
-	if (kbp_yield_is_dear(w, &yield) &&
-	    level > kbp_level_min(w))
-		level--;
-	kbp_plan_make(w, kbp_price_ns(level), w->poll);
-	yield = kbp_plan_yield(w, w->poll);
-	w->cheap = kbp_yield_is_cheap(w, &yield);
+	for (word = 0; word < KBP_GAP_WORDS; word++)
+		w->poll[word] = w->draft.poll[word];
+	w->cheap = kbp_draft_is_cheap(&w->draft);
 	w->searching = false;
 	w->fresh = 0;
 }
 
+/* A step begins, if it is time for one: the search, or what it comes to. */
+static void kbp_step_begin(struct kbp_window *w)
+{
+	if (!w->searching) {
+		if (w->fresh < KBP_PLAN_GAPS)
+			return;
+		w->searching = true;
+		/* The price of a sleep and a wake-up is worth it in any case. */
+		w->low = kbp_level_of(kbp_instead_ns(w));
+		w->high = KBP_PRICE_LEVELS;
+	}
+	if (w->low < w->high)
+		kbp_draft_begin(w, (w->low + w->high) / 2, false);
+	else
+		kbp_draft_begin(w, w->low < KBP_PRICE_LEVELS ?
+				   w->low : KBP_PRICE_LEVELS - 1, false);
+}
+
+/* A step ends. Where the search ended, its level finds enough, or costs too much. */
+static void kbp_step_end(struct kbp_window *w)
+{
+	const struct kbp_window_draft *d = &w->draft;
+	bool dear = kbp_draft_is_dear(w);
+
+	if (w->low < w->high) {
+		if (dear || kbp_draft_is_enough(w))
+			w->high = d->level;
+		else
+			w->low = d->level + 1;
+	} else if (dear && !d->last && d->level > kbp_level_of(d->instead_ns)) {
+		kbp_draft_begin(w, d->level - 1, true);
+	} else {
+		kbp_draft_adopt(w);
+	}
+}
+
 /**
- * kbp_window_plan() - do one step towards a new plan, if it is time for one
+ * kbp_window_is_planning() - is a step begun and not done?
+ * @w: the window
+ */
+bool kbp_window_is_planning(const struct kbp_window *w)
+{
+	return w->draft.pass != KBP_PASS_NONE;
+}
+
+/**
+ * kbp_window_plan() - do a piece of a step towards a new plan, if it is time for one
  * @w: the window
  *
  * Looks for the lowest price that finds enough packets, or else the highest that
  * the budget allows: what is found and what it costs both grow with the price. A
- * step goes over all buckets a few times; a plan takes eight steps.
+ * plan takes eight steps; what is learned meanwhile need not be in all of them.
  *
- * Return: whether there is more to do.
+ * Return: whether the step is not done yet.
  */
 bool kbp_window_plan(struct kbp_window *w)
 {
-	struct kbp_window_yield yield;
-	u32 level;
-
 	/* If nothing is to be missed, until the last bucket, which has no end. */
 	if (w->goal.fixed_ns || w->goal.found_permille >= 1000) {
 		kbp_plan_until(w, w->goal.fixed_ns ? w->goal.fixed_ns : ~0ULL);
 		return false;
 	}
-	if (!w->searching) {
-		if (w->fresh < KBP_PLAN_GAPS)
-			return false;
-		w->searching = true;
-		w->low = kbp_level_min(w);
-		w->high = KBP_PRICE_LEVELS;
+	switch (w->draft.pass) {
+	case KBP_PASS_NONE:
+		kbp_step_begin(w);
+		break;
+	case KBP_PASS_CHOOSE:
+		kbp_pass_choose(w);
+		break;
+	case KBP_PASS_FILL:
+		kbp_pass_fill(w);
+		break;
+	case KBP_PASS_PRUNE:
+		kbp_pass_prune(w);
+		if (!kbp_window_is_planning(w))
+			kbp_step_end(w);
+		break;
 	}
-	if (w->low == w->high) {
-		kbp_plan_adopt(w, w->low);
-		return false;
-	}
-	level = (w->low + w->high) / 2;
-	yield = kbp_level_yield(w, level);
-	if (kbp_yield_is_dear(w, &yield) ||
-	    kbp_yield_is_enough(w, &yield))
-		w->high = level;
-	else
-		w->low = level + 1;
-	return true;
+	return kbp_window_is_planning(w);
 }
 
 /**

@@ -80,6 +80,29 @@ struct kbp_window_yield {
 	u64 polled;		/* weight x ns: the time that is polled */
 };
 
+/* What is left to do for the plan of one price, each in pieces. */
+enum kbp_plan_pass {
+	KBP_PASS_NONE,		/* no plan is being made */
+	KBP_PASS_CHOOSE,	/* the ages that are worth the price */
+	KBP_PASS_FILL,		/* what is too short to sleep in between them */
+	KBP_PASS_PRUNE,		/* what finds too little for a wake-up; and what is found */
+};
+
+/* The plan of one price, in the making. */
+struct kbp_window_draft {
+	enum kbp_plan_pass pass;
+	bool last;		/* it is adopted whatever it costs */
+	u32 level;		/* of the price */
+	u64 price_ns;
+	u64 instead_ns;		/* what a packet costs that is not polled for */
+	u64 poll[KBP_GAP_WORDS];
+	u32 bucket;		/* where the pass is */
+	u64 reach;		/* weight of the gaps that get older than that */
+	u32 end;		/* of the polled stretch that it is in; 0: in none */
+	struct kbp_window_yield stretch;
+	struct kbp_window_yield yield;
+};
+
 struct kbp_window {
 	struct kbp_window_goal goal;
 	u32 count[KBP_GAP_BUCKETS];	/* weight, halved now and then */
@@ -96,6 +119,7 @@ struct kbp_window {
 	bool searching;
 	u32 low;
 	u32 high;
+	struct kbp_window_draft draft;
 };
 
 struct kbp_window_next {
@@ -112,6 +136,7 @@ struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 				      const struct kbp_wake *wake, u32 sharers);
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);
 void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns);
+bool kbp_window_is_planning(const struct kbp_window *w);
 bool kbp_window_plan(struct kbp_window *w);
 struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns);
 

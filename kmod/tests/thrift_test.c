@@ -283,7 +283,8 @@ static void gap(struct kbp_window *w, u64 gap_ns)
 		now_ns = end_ns;
 	kbp_window_gap(w, gap_ns, polled_ns);
 	if (!thrift.through && now_ns - planned_ns >= STEP_NS) {
-		kbp_window_plan(w);
+		while (kbp_window_plan(w))
+			;
 		planned_ns = now_ns;
 	}
 	if (kbp_thrift_found(&thrift, now_ns, 1, w->goal.cycle_ns))

@@ -129,6 +129,13 @@ static struct spent gap_fixed(u64 window_ns, u64 gap_ns)
 			       .wait_ns = WAKE_NS, .interrupt = true };
 }
 
+/* A step to its end. */
+static void plan(struct kbp_window *w)
+{
+	while (kbp_window_plan(w))
+		;
+}
+
 static struct spent gap_learned(struct kbp_window *w, u64 gap_ns)
 {
 	struct spent spent = {};
@@ -145,7 +152,7 @@ static struct spent gap_learned(struct kbp_window *w, u64 gap_ns)
 			}
 			spent.polled_ns += POLL_NS;
 			age_ns += POLL_NS;
-			kbp_window_plan(w);
+			plan(w);
 			continue;
 		}
 		spent.cycles++;
@@ -162,7 +169,7 @@ static struct spent gap_learned(struct kbp_window *w, u64 gap_ns)
 		}
 	}
 	kbp_window_gap(w, gap_ns, spent.polled_ns);
-	kbp_window_plan(w);
+	plan(w);
 	return spent;
 }
 
@@ -307,6 +314,95 @@ static u64 model_edge(u64 ns)
 	while (octave * 2 <= ns)
 		octave *= 2;
 	return octave + (ns - octave) / (octave / 16) * (octave / 16);
+}
+
+/* How long all gaps together spend in a bucket, if each that ends in it has its middle. */
+static double model_time(const struct kbp_window *w, int bucket)
+{
+	double width = bucket ? 64ULL << (bucket - 1) / 16 : 1024, time;
+	int older;
+
+	time = w->count[bucket] * width / 2;
+	for (older = bucket + 1; older < KBP_GAP_BUCKETS; older++)
+		time += w->count[older] * width;
+	return time;
+}
+
+/* The age at which a bucket begins. */
+static double model_begin(int bucket)
+{
+	return bucket ? ldexp(16 + (bucket - 1) % 16, (bucket - 1) / 16 + 6) : 0;
+}
+
+/* Whether each bucket is polled for a price, the obvious way. */
+static void model_plan(const struct kbp_window *w, double price_ns, bool *polled)
+{
+	int bucket, begin, end, older;
+	double found, time, reach;
+
+	for (bucket = 0; bucket < KBP_GAP_BUCKETS - 1; bucket++)
+		polled[bucket] = w->count[bucket] &&
+				 w->count[bucket] * price_ns >= model_time(w, bucket);
+	polled[KBP_GAP_BUCKETS - 1] = false;
+	/* Too short to sleep in. */
+	for (begin = 0; begin < KBP_GAP_BUCKETS; begin = end + 1) {
+		for (end = begin; end < KBP_GAP_BUCKETS && !polled[end]; end++)
+			;
+		if (end < KBP_GAP_BUCKETS &&
+		    model_begin(end) - model_begin(begin) < WAKE_NS + CYCLE_NS)
+			for (bucket = begin; bucket < end; bucket++)
+				polled[bucket] = true;
+	}
+	/* Not worth a wake-up; what is polled from the start needs none. */
+	for (begin = 0; begin < KBP_GAP_BUCKETS; begin = end + 1) {
+		found = time = reach = 0;
+		for (end = begin; end < KBP_GAP_BUCKETS && polled[end]; end++) {
+			found += w->count[end];
+			time += model_time(w, end);
+		}
+		for (older = begin; older < KBP_GAP_BUCKETS; older++)
+			reach += w->count[older];
+		if (begin && found * price_ns < time + reach * CYCLE_NS)
+			for (bucket = begin; bucket < end; bucket++)
+				polled[bucket] = false;
+	}
+}
+
+/*
+ * The plan is one of those that a price has by the slow model, and it is made in small
+ * pieces, in which nothing is lost.
+ */
+static void test_plan(void)
+{
+	static struct kbp_window window;
+	static bool polled[KBP_GAP_BUCKETS];
+	int i, level, pieces, bucket;
+
+	kbp_window_init(&window, &goal);
+	for (i = 0; i < gaps_count && i < 3000; i++)
+		gap_learned(&window, gaps[i]);
+	/* Nothing is learned from here on. */
+	window.fresh = 1000;
+	for (i = 0; i < 12 && window.fresh; i++) {
+		pieces = 1;
+		while (kbp_window_plan(&window))
+			pieces++;
+		if (pieces < 20)
+			fail("a step is done in a few large pieces", "plan");
+	}
+	if (window.fresh)
+		fail("there is no end to it", "plan");
+	/* Prices are quarters of an octave, from 1 us on. */
+	for (level = 0; level < 104; level++) {
+		model_plan(&window, ldexp(4 + level % 4, level / 4 + 8), polled);
+		for (bucket = 0; bucket < KBP_GAP_BUCKETS; bucket++)
+			if ((window.poll[bucket / 64] >> bucket % 64 & 1) !=
+			    polled[bucket])
+				break;
+		if (bucket == KBP_GAP_BUCKETS)
+			return;
+	}
+	fail("it is the plan of no price", "plan");
 }
 
 /* Is what next() says the same within a bucket, and sensible at its end? */
@@ -476,7 +572,7 @@ static void test_timer(u64 wake_ns)
 			kbp_wake_forget(&wake, 4000000);
 			window.goal = kbp_window_aim(&knobs, &wake, 1);
 			kbp_window_gap(&window, gap_ns, 0);
-			kbp_window_plan(&window);
+			plan(&window);
 		}
 		if (late > 500) {
 			fprintf(stderr, "period %llu, wake-up %llu\n",
@@ -501,7 +597,7 @@ static void test_wake_limit(void)
 		kbp_wake_learn(&wake, 80000);
 	aim = kbp_window_aim(&knobs, &wake, 1);
 	kbp_window_init(&window, &aim);
-	kbp_window_plan(&window);
+	plan(&window);
 	for (age_ns = 0; age_ns < 1000000000; age_ns = age_ns * 9 / 8 + 500)
 		if (!kbp_window_next(&window, age_ns).poll)
 			fail("it sleeps though waking up takes too long", "limit");
@@ -512,7 +608,7 @@ static void test_wake_limit(void)
 	window.goal = kbp_window_aim(&knobs, &wake, 1);
 	for (i = 0; i < 40; i++) {
 		kbp_window_gap(&window, 5000000, 0);
-		kbp_window_plan(&window);
+		plan(&window);
 	}
 	if (kbp_window_next(&window, 1000000).poll)
 		fail("it polls though waking up is quick enough", "limit");
@@ -591,6 +687,7 @@ int main(void)
 	for (i = 0; i < 50; i++) {
 		draw_traffic();
 		test_next();
+		test_plan();
 		test_silence();
 	}
 	test_after_silence();
