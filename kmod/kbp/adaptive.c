@@ -9,6 +9,7 @@
  * reader; nobody else writes here.
  */
 #include <linux/jiffies.h>
+#include <linux/kernel_stat.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
 
@@ -187,29 +188,42 @@ static void kbp_adaptive_aim(struct kbp_poller *p, struct kbp_adaptive *s)
 /* A piece of a step, for which a packet may have to wait. Is there more of it? */
 static bool kbp_adaptive_plan(struct kbp_poller *p, struct kbp_adaptive *s)
 {
-	if (!kbp_window_is_planning(&s->window)) {
-		if (!kbp_adaptive_may_plan(p, s))
-			return false;
+	if (!kbp_window_is_planning(&s->window))
 		kbp_adaptive_aim(p, s);
-	}
 	return kbp_window_plan(&s->window);
+}
+
+/* Pieces of one step, until its end, an interrupt of this CPU, or @until_ns if not 0. */
+static void kbp_adaptive_step(struct kbp_poller *p, struct kbp_adaptive *s,
+			      u64 until_ns)
+{
+	unsigned long irqs = this_cpu_read(kstat.irqs_sum);
+	bool more;
+
+	do {
+		more = kbp_adaptive_plan(p, s);
+	} while (more && this_cpu_read(kstat.irqs_sum) == irqs &&
+		 (!until_ns || ktime_get_ns() < until_ns));
 }
 
 /**
  * kbp_adaptive_think() - use the moment before a sleep, when no packet is likely
  * @p: the poller; the interrupts of its devices are armed
- *
- * For steps until their end, or until there is something else to do.
+ * @until_ns: the end of the sleep, if it isn't 0
  */
-void kbp_adaptive_think(struct kbp_poller *p)
+void kbp_adaptive_think(struct kbp_poller *p, u64 until_ns)
 {
+	struct kbp_adaptive *s;
 	struct kbp_napi *a;
 
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
-		while (list_empty(&p->todo[KBP_POLL_CLASS_RT]) && a->adaptive &&
-		       kbp_adaptive_plan(p, a->adaptive))
-			;
+		s = a->adaptive;
+		if (!s || !(kbp_window_is_planning(&s->window) ||
+			    kbp_adaptive_may_plan(p, s)))
+			continue;
+		kbp_adaptive_step(p, s, until_ns);
+		break;
 	}
 	rcu_read_unlock();
 }
@@ -253,6 +267,7 @@ static void kbp_adaptive_switch(struct kbp_poller *p)
 			continue;
 		a->adaptive->decided_ns = 0;
 		a->adaptive->window.saved_ns = 0;
+		kbp_window_drop(&a->adaptive->window);
 	}
 }
 
@@ -325,8 +340,12 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
 		kbp_adaptive_decide(a, n, now_ns, work || held);
-	/* After packets the next are a gap away, or have come already. */
-	if (work || kbp_window_is_planning(&s->window))
+	/*
+	 * A step begins after packets: the next are a gap away, or have come already. It
+	 * goes on in empty polls, too: of each, a packet waits for one piece.
+	 */
+	if (kbp_window_is_planning(&s->window) ||
+	    (work && kbp_adaptive_may_plan(p, s)))
 		kbp_adaptive_plan(p, s);
 }
 

@@ -391,7 +391,7 @@ void kbp_adaptive_look(struct kbp_adaptive *s);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);
-void kbp_adaptive_think(struct kbp_poller *p);
+void kbp_adaptive_think(struct kbp_poller *p, u64 until_ns);
 void kbp_adaptive_tick(struct kbp_poller *p);
 u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns);
 

@@ -232,7 +232,7 @@ static void kbp_idle(struct kbp_poller *p, u64 until_ns)
 	kbp_set_state(p, KBP_STATE_IDLE);
 	/* A backlog that is merely owned does not keep anybody awake. */
 	kbp_backlog_leave(p);
-	kbp_adaptive_think(p);
+	kbp_adaptive_think(p, until_ns);
 	begin_ns = ktime_get_ns();
 	slept = kbp_sleep_slowly(p, until_ns);
 	kbp_freq_wake(p);

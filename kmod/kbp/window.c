@@ -4,8 +4,8 @@
  *
  * Owns nothing, takes no lock, reads no clock. Called by the poller thread only,
  * for one attachment at a time. kbp_window_gap() and kbp_window_next() are cheap;
- * the plan is made in steps of three passes over the buckets, and these in pieces,
- * each in the time of an empty poll: a packet may wait for one.
+ * the plan is made in steps of three passes over the buckets, the last may be of six,
+ * and these in pieces, each in the time of an empty poll: a packet may wait for one.
  */
 #include "window.h"
 
@@ -306,10 +306,11 @@ static bool kbp_draft_is_dear(const struct kbp_window *w)
 	       d->yield.polled / (w->time / 1000 + 1) >= kbp_spend_permille(w);
 }
 
+/* Of the gaps that its last pass has seen: more may have been learned meanwhile. */
 static bool kbp_draft_is_enough(const struct kbp_window *w)
 {
 	return w->draft.yield.found * 1000 >=
-	       (u64)w->total * w->goal.found_permille;
+	       w->draft.reach * w->goal.found_permille;
 }
 
 /* Poll at all ages below @end_ns and at no other. */
@@ -533,13 +534,14 @@ static u32 kbp_level_of(u64 ns)
 	return level;
 }
 
-static void kbp_draft_begin(struct kbp_window *w, u32 level, bool last)
+static void kbp_draft_begin(struct kbp_window *w, u32 level, u64 instead_ns,
+			    bool last)
 {
 	w->draft = (struct kbp_window_draft) {
 		.last = last,
 		.level = level,
 		.price_ns = kbp_price_ns(level),
-		.instead_ns = kbp_instead_ns(w),
+		.instead_ns = instead_ns,
 	};
 	kbp_pass_down(w, KBP_PASS_CHOOSE);
 }
@@ -558,19 +560,23 @@ static void kbp_draft_adopt(struct kbp_window *w)
 /* A step begins, if it is time for one: the search, or what it comes to. */
 static void kbp_step_begin(struct kbp_window *w)
 {
+	u64 instead_ns;
+	u32 level;
+
+	if (!w->searching && w->fresh < KBP_PLAN_GAPS)
+		return;
+	instead_ns = kbp_instead_ns(w);
 	if (!w->searching) {
-		if (w->fresh < KBP_PLAN_GAPS)
-			return;
 		w->searching = true;
 		/* The price of a sleep and a wake-up is worth it in any case. */
-		w->low = kbp_level_of(kbp_instead_ns(w));
+		w->low = kbp_level_of(instead_ns);
 		w->high = KBP_PRICE_LEVELS;
 	}
-	if (w->low < w->high)
-		kbp_draft_begin(w, (w->low + w->high) / 2, false);
-	else
-		kbp_draft_begin(w, w->low < KBP_PRICE_LEVELS ?
-				   w->low : KBP_PRICE_LEVELS - 1, false);
+	/* That of the end of the search, if low is high. */
+	level = (w->low + w->high) / 2;
+	if (level == KBP_PRICE_LEVELS)
+		level--;
+	kbp_draft_begin(w, level, instead_ns, false);
 }
 
 /* A step ends. Where the search ended, its level finds enough, or costs too much. */
@@ -585,7 +591,7 @@ static void kbp_step_end(struct kbp_window *w)
 		else
 			w->low = d->level + 1;
 	} else if (dear && !d->last && d->level > kbp_level_of(d->instead_ns)) {
-		kbp_draft_begin(w, d->level - 1, true);
+		kbp_draft_begin(w, d->level - 1, d->instead_ns, true);
 	} else {
 		kbp_draft_adopt(w);
 	}
@@ -601,12 +607,22 @@ bool kbp_window_is_planning(const struct kbp_window *w)
 }
 
 /**
+ * kbp_window_drop() - give up the step that is begun; the next begins where it did
+ * @w: the window
+ */
+void kbp_window_drop(struct kbp_window *w)
+{
+	w->draft.pass = KBP_PASS_NONE;
+}
+
+/**
  * kbp_window_plan() - do a piece of a step towards a new plan, if it is time for one
  * @w: the window
  *
  * Looks for the lowest price that finds enough packets, or else the highest that
  * the budget allows: what is found and what it costs both grow with the price. A
- * plan takes eight steps; what is learned meanwhile need not be in all of them.
+ * plan takes eight steps. A gap that is learned during a step may be missing from
+ * passes that have gone by its bucket.
  *
  * Return: whether the step is not done yet.
  */

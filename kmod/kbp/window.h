@@ -91,7 +91,7 @@ enum kbp_plan_pass {
 /* The plan of one price, in the making. */
 struct kbp_window_draft {
 	enum kbp_plan_pass pass;
-	bool last;		/* it is adopted whatever it costs */
+	bool last;		/* no lower price is tried after it */
 	u32 level;		/* of the price */
 	u64 price_ns;
 	u64 instead_ns;		/* what a packet costs that is not polled for */
@@ -137,6 +137,7 @@ struct kbp_window_goal kbp_window_aim(const struct kbp_window_knobs *knobs,
 void kbp_window_init(struct kbp_window *w, const struct kbp_window_goal *goal);
 void kbp_window_gap(struct kbp_window *w, u64 gap_ns, u64 polled_ns);
 bool kbp_window_is_planning(const struct kbp_window *w);
+void kbp_window_drop(struct kbp_window *w);
 bool kbp_window_plan(struct kbp_window *w);
 struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns);
 

@@ -264,6 +264,7 @@ static void gap(struct kbp_window *w, u64 gap_ns)
 {
 	u64 begin_ns = now_ns, end_ns = begin_ns + gap_ns, polled_ns = 0, slept_ns;
 	struct kbp_window_next next;
+	bool more;
 
 	while (now_ns < end_ns && !thrift.through) {
 		next = kbp_window_next(w, now_ns - begin_ns);
@@ -283,8 +284,9 @@ static void gap(struct kbp_window *w, u64 gap_ns)
 		now_ns = end_ns;
 	kbp_window_gap(w, gap_ns, polled_ns);
 	if (!thrift.through && now_ns - planned_ns >= STEP_NS) {
-		while (kbp_window_plan(w))
-			;
+		do {
+			more = kbp_window_plan(w);
+		} while (more);
 		planned_ns = now_ns;
 	}
 	if (kbp_thrift_found(&thrift, now_ns, 1, w->goal.cycle_ns))

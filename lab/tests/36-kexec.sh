@@ -84,8 +84,8 @@ kbp attach backlog --cpu "$NET_CPU" > /dev/null || lab_fail "attach backlog"
 kbp attach eth0 --cpu "$NET_CPU" > /dev/null || lab_fail "attach"
 lab_wait_for 5 kbp_active
 pack_root
-# Ticks that go on by themselves: a CPU that programs each of them has none any more when the emulator loses one. That was
-# seen once, on a CPU of the next kernel that had just been started: stalls of RCU, and no end.
+# Ticks that go on by themselves: a CPU that programs each of them has none any more if the emulator loses one. Presumably
+# that was it when, once, a CPU of the next kernel that had just been started had no timer any more: stalls of RCU, no end.
 kexec -s -l /boot/vmlinuz --initrd=/run/root.cpio.gz --command-line="$(cat /proc/cmdline) next_kernel nohz=off highres=off" || lab_fail "kexec -l"
 net_traffic whole --seconds 600 --period-us 1000
 packets=$(kbp_counter packets)
