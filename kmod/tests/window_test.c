@@ -349,8 +349,9 @@ static void model_plan(const struct kbp_window *w, double price_ns, bool *polled
 	polled[KBP_GAP_BUCKETS - 1] = false;
 	/* Too short to sleep in. */
 	for (begin = 0; begin < KBP_GAP_BUCKETS; begin = end + 1) {
-		for (end = begin; end < KBP_GAP_BUCKETS && !polled[end]; end++)
-			;
+		end = begin;
+		while (end < KBP_GAP_BUCKETS && !polled[end])
+			end++;
 		if (end < KBP_GAP_BUCKETS &&
 		    model_begin(end) - model_begin(begin) < WAKE_NS + CYCLE_NS)
 			for (bucket = begin; bucket < end; bucket++)
