@@ -164,6 +164,16 @@ pub enum Error {
         /// QEMU's words.
         detail: String,
     },
+    /// The QEMU of the parallel clock has not been built.
+    #[error(
+        "the parallel clock needs a QEMU that is built here, and {} is not there\n\
+         `make lab-qemu` builds it once, which takes some ten minutes",
+        path.display()
+    )]
+    NotBuilt {
+        /// Where it would be.
+        path: PathBuf,
+    },
 }
 
 /// The result of everything in this crate that can fail before a machine runs.

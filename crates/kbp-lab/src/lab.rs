@@ -26,7 +26,7 @@ use crate::root;
 use crate::run::{guest_script, kvm_works, unix_time, Job, MachineSpec, Outcome, Record, BOOT};
 use crate::snapshot::Snapshot;
 use crate::wire::Wire;
-use crate::{kbuild, nested, source};
+use crate::{kbuild, nested, parallel, source};
 
 /// Longest wait for a whole system to boot from a disk: emulated, on a busy host, it takes some minutes.
 const BOOT_OF_DISK: Duration = Duration::from_secs(600);
@@ -251,7 +251,11 @@ impl Lab {
         let cards = spec.nics.resolve(nic)?;
         let prepare = self.cache.lock_prepare()?;
         let kernel = self.kernel(&spec.kernel)?;
-        let qemu = Qemu::fetch(&self.cache, false)?;
+        let stock = Qemu::fetch(&self.cache, false)?;
+        let qemu = match spec.clock {
+            Clock::Parallel => parallel::program(&self.cache, &stock)?,
+            Clock::Virtual | Clock::Real => stock,
+        };
         let payload = self.payload(spec, &kernel, &qemu, &script, stage)?;
         let driver = (cards.count > 0 || spec.wire.is_some()).then_some(cards.module);
         let guest = &self.config.guest;
@@ -397,8 +401,9 @@ impl Lab {
             None => payload.add_files(&spec.files)?,
         }
         let args: Vec<String> = spec.args.iter().map(|word| quote(word)).collect();
-        let is_virtual = spec.clock == Clock::Virtual;
-        let timer = is_virtual.then(|| pit_count(spec.cpus)).flatten();
+        let takes_turns = spec.clock == Clock::Virtual;
+        let timer = takes_turns.then(|| pit_count(spec.cpus)).flatten();
+        let is_checked = timer.is_some() || (spec.clock == Clock::Parallel && spec.cpus > 1);
         let mut settings = BTreeMap::from([
             ("OUT", "/out".to_string()),
             ("MODULES", "/modules".to_string()),
@@ -415,7 +420,10 @@ impl Lab {
             ("JOB_SCRIPT", script.to_string()),
             ("JOB_ARGS", args.join(" ")),
             ("JOB_SHELL", if spec.shell { "1" } else { "" }.to_string()),
-            ("JOB_TURNS_MS", timer.map_or(0, |_| TURNS_MS).to_string()),
+            (
+                "JOB_TURNS_MS",
+                if is_checked { TURNS_MS } else { 0 }.to_string(),
+            ),
             (
                 "JOB_PIT_COUNT",
                 timer.map_or(String::new(), |count| count.to_string()),
@@ -466,7 +474,7 @@ fn check(spec: &MachineSpec) -> Result<()> {
     if spec.script.is_none() && !spec.shell {
         return wrong("there is no script to run; name one, or ask for --shell".into());
     }
-    if spec.wire.is_some() && spec.clock == Clock::Virtual {
+    if spec.wire.is_some() && spec.clock.counts_instructions() {
         return wrong(
             "--wire: the tester on the host has the host's time, so the guest needs --clock real"
                 .into(),
@@ -490,9 +498,9 @@ fn check_root(spec: &MachineSpec) -> Result<()> {
         }
         return Ok(());
     }
-    if spec.clock == Clock::Virtual {
+    if spec.clock.counts_instructions() {
         return wrong(
-            "--root: a whole system takes too long on the virtual clock; give --clock real",
+            "--root: a whole system takes too long on a clock that counts instructions; give --clock real",
         );
     }
     if spec.nested.is_some() {

@@ -38,6 +38,7 @@ mod machine;
 mod modinfo;
 mod nested;
 mod packages;
+mod parallel;
 mod payload;
 mod qemu;
 mod qmp;
@@ -49,7 +50,7 @@ pub mod topo;
 mod wire;
 
 pub use cache::{Cache, Clean};
-pub use clock::{Clock, TurnCheck, TURN_NS_LIMIT};
+pub use clock::{Clock, TurnCheck, BACK_NS_LIMIT, TURN_NS_LIMIT};
 pub use config::{find_lab_dir, Compiler, Config, Guest, KernelConfig, RootConfig};
 pub use error::{Error, Result};
 pub use kernel::Kernel;

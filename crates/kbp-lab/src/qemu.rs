@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::apt::Apt;
 use crate::cache::{write_whole, Cache};
-use crate::clock::Clock;
+use crate::clock::{Clock, QUANTUM_NS};
 use crate::command;
 use crate::error::{Error, IoContext, Result};
 use crate::hostcpu;
@@ -25,6 +25,8 @@ const PACKAGE: &str = "qemu-system-x86";
 #[derive(Debug, Clone)]
 pub struct Qemu {
     tree: PathBuf,
+    /// What is run: a file of the tree, or one that was built here.
+    program: PathBuf,
     /// Its version as it says it, for instance `10.0.2`.
     pub version: String,
 }
@@ -44,16 +46,34 @@ impl Qemu {
             apt.download(&packages)?;
             eprintln!("lab: unpacking QEMU ({} packages)", packages.len());
             unpack_into(cache, &packages, &tree)?;
-            let version = Qemu {
-                tree: tree.clone(),
-                version: String::new(),
-            }
-            .ask_version()?;
+            let version = Qemu::of(tree.clone(), String::new()).ask_version()?;
             write_whole(&version_file, version.as_bytes())?;
         }
         let version = std::fs::read_to_string(&version_file).at("read", &version_file)?;
         check_version(&version)?;
-        Ok(Qemu { tree, version })
+        Ok(Qemu::of(tree, version))
+    }
+
+    fn of(tree: PathBuf, version: String) -> Qemu {
+        let program = tree.join("usr/bin/qemu-system-x86_64");
+        Qemu {
+            tree,
+            program,
+            version,
+        }
+    }
+
+    /// The same libraries and files with another program, which says of itself what it is.
+    ///
+    /// # Errors
+    /// [`Error::Qemu`] when it does not start.
+    pub(crate) fn with_program(&self, program: PathBuf) -> Result<Qemu> {
+        let mut qemu = Qemu {
+            program,
+            ..self.clone()
+        };
+        qemu.version = qemu.ask_version()?;
+        Ok(qemu)
     }
 
     /// The folder that it is unpacked in.
@@ -116,7 +136,7 @@ impl Qemu {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(loader.program());
         command.args(["--inhibit-cache", "--library-path", &path]);
-        command.arg(self.tree.join("usr/bin/qemu-system-x86_64"));
+        command.arg(&self.program);
         for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
             command.arg("-L").arg(self.tree.join(data));
         }
@@ -257,10 +277,14 @@ impl Hardware<'_> {
         .to_vec();
         let mut add = |name: &str, value: String| arguments.extend([name.to_string(), value]);
         match (self.clock, self.accelerator) {
-            (Clock::Virtual, _) => {
+            (Clock::Virtual | Clock::Parallel, _) => {
+                let quantum = match self.clock {
+                    Clock::Parallel => format!(",quantum={QUANTUM_NS}"),
+                    _ => String::new(),
+                };
                 add("-machine", "pc,hpet=off".into());
                 add("-accel", "tcg,thread=single".into());
-                add("-icount", "shift=0,sleep=off".into());
+                add("-icount", format!("shift=0,sleep=off{quantum}"));
                 add("-cpu", "max".into());
             }
             (Clock::Real, Accelerator::Tcg) => {
@@ -320,7 +344,7 @@ pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
     let mut line = String::from("console=ttyS0 oops=panic panic=-1 quiet random.trust_cpu=on");
     // Both clocks' time stamp counters are the same on all CPUs; without this the kernel would distrust them.
     line.push_str(" tsc=reliable");
-    if clock == Clock::Virtual {
+    if clock.counts_instructions() {
         // The counter of instructions is exact, so there is nothing to measure.
         line.push_str(" tsc_early_khz=1000000 no_timer_check");
         // The lab's helper masks the interrupt of the timer that ends turns, in a device that the kernel has claimed.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::cache::Cache;
-use crate::clock::{Clock, TurnCheck};
+use crate::clock::{Clock, TurnCheck, BACK_NS_LIMIT};
 use crate::error::{tail, Error, IoContext, Result};
 use crate::machine::{init_seen, Console, Event, Machine, Start};
 use crate::payload::GuestFile;
@@ -420,19 +420,25 @@ impl Job<'_> {
 
     fn refusal(&self, figures: &str) -> Option<String> {
         match &self.record.turns {
-            Some(turns) => turns.refusal(self.spec.cpus),
+            Some(turns) => turns.refusal(self.spec.clock, self.spec.cpus),
             None => Some(format!("the check of the clock failed: {figures}")),
         }
     }
 
     fn announce(&self) {
         let record = &self.record;
-        let turns = record.turns.map_or(String::new(), |turns| {
-            format!(
-                ", longest turn {:.1} us (limit 20 us)",
-                turns.turn_ns_max as f64 / 1000.0
-            )
-        });
+        let turns = record
+            .turns
+            .map_or(String::new(), |turns| match self.spec.clock {
+                Clock::Parallel => format!(
+                    ", CPUs apart by up to {} ns (limit {BACK_NS_LIMIT} ns)",
+                    turns.back_ns_max
+                ),
+                _ => format!(
+                    ", longest turn {:.1} us (limit 20 us)",
+                    turns.turn_ns_max as f64 / 1000.0
+                ),
+            });
         eprintln!(
             "lab: {} on QEMU {}, {} CPUs, clock {}, clocksource {}{turns}",
             record.kernel, record.qemu, record.cpus, record.clock, record.clocksource
@@ -449,7 +455,7 @@ impl Job<'_> {
     }
 
     fn one_cpu(&self) -> bool {
-        self.spec.clock == Clock::Virtual
+        self.spec.clock.counts_instructions()
     }
 
     fn console(&self) -> Console {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use kbp_core::Host;
+use kbp_lab::BACK_NS_LIMIT;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -92,15 +93,34 @@ pub fn longest_turn_ns(machine: &Value) -> Option<u64> {
     machine["turns"]["turn_ns_max"].as_u64()
 }
 
+/// By how much one CPU's clock was seen behind another's, nanoseconds.
+pub fn apart_ns(machine: &Value) -> Option<u64> {
+    machine["turns"]["back_ns_max"].as_u64()
+}
+
 fn unfair(file: &ResultFile, machine: &Value) -> Option<String> {
-    if file.clock != "virtual" {
-        return None;
+    match file.clock.as_str() {
+        "virtual" => {}
+        "parallel" => return apart(machine),
+        _ => return None,
     }
     match longest_turn_ns(machine) {
         None => Some("it has no check of the virtual clock".into()),
         Some(turn_ns) if turn_ns > TURN_NS_MAX => Some(format!(
             "a virtual CPU kept its turn for {turn_ns} ns, above {TURN_NS_MAX} ns: the clock was \
              not fair, and its figures would mean nothing"
+        )),
+        Some(_) => None,
+    }
+}
+
+/// The CPUs of the parallel clock may be apart by a little.
+fn apart(machine: &Value) -> Option<String> {
+    match apart_ns(machine) {
+        None => Some("it has no check of the parallel clock".into()),
+        Some(back_ns) if back_ns > BACK_NS_LIMIT => Some(format!(
+            "a virtual CPU's clock was {back_ns} ns behind another's, above {BACK_NS_LIMIT} ns: figures across CPUs \
+             would mean nothing"
         )),
         Some(_) => None,
     }

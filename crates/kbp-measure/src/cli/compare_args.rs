@@ -21,7 +21,7 @@ use crate::compare::streams::{self, StreamOptions};
 use crate::compare::tables;
 use crate::error::{Error, Result};
 use crate::load::{Load, LoadConfig};
-use crate::mechanism::{KeepModule, MechanismConfig};
+use crate::mechanism::{KeepModule, MechanismConfig, RT_BUDGET};
 use crate::result::{Config, Cpus, RowNs};
 use crate::tester::pingpong::ClientConfig;
 
@@ -135,6 +135,10 @@ pub struct CompareArgs {
     /// SCHED_FIFO priority of the poller, and of threads that serve instead of it (on PREEMPT_RT 49 at most)
     #[arg(long, default_value_t = DEFAULT_PRIORITY, value_parser = clap::value_parser!(u8).range(1..=98), value_name = "P")]
     poller_priority: u8,
+    /// Packets of a poll of class normal in the modes kbp-*-rt: a packet of class rt waits for one such poll at most, and
+    /// each poll costs the bulk traffic
+    #[arg(long, default_value_t = RT_BUDGET, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
+    rt_budget: u32,
     /// Mechanisms whose idle cells sockperf measures too, in the first round; `none` for none
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     third_party: Vec<String>,
@@ -153,7 +157,7 @@ pub struct CompareArgs {
     /// Revision of the source, for the result
     #[arg(long, env = "KBP_GIT")]
     git: Option<String>,
-    /// What the machine's time is, for the result: virtual or real
+    /// What the machine's time is, for the result: virtual, parallel or real
     #[arg(long, env = "LAB_CLOCK")]
     clock: Option<String>,
 }
@@ -234,6 +238,7 @@ impl CompareArgs {
             row_ns: self.row_ns(preset::find(&self.preset)?),
             mechanisms: MechanismConfig {
                 fifo_priority: self.poller_priority,
+                rt_budget: self.rt_budget,
                 module: self.module(),
                 keep_module: KeepModule::WhileOurs,
                 ..MechanismConfig::default()

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::hold;
 use crate::interrupt;
 use crate::mechanism::{
-    find, leftover, Active, KeepModule, Mechanism, MechanismConfig, Site, MECHANISMS,
+    find, leftover, Active, KeepModule, Mechanism, MechanismConfig, Site, MECHANISMS, RT_BUDGET,
 };
 use crate::place::{run_at, Place};
 use crate::result::{Cpus, Row};
@@ -161,6 +161,7 @@ impl MechanismArgs {
     fn config(&self) -> MechanismConfig {
         MechanismConfig {
             fifo_priority: self.priority,
+            rt_budget: RT_BUDGET,
             module: self.module.clone(),
             keep_module: KeepModule::No,
             busy_read_us: self.busy_read_us,

@@ -24,8 +24,9 @@ pub(crate) struct Kbp {
     pub mode: Mode,
     /// How urgent they are to the poller; everything else of its CPU is of class normal.
     pub class: PollClass,
-    /// Packets of a poll of class normal; `None` for what the module takes.
-    pub budget: Option<u32>,
+    /// Whether polls of class normal are small ([`MechanismConfig::rt_budget`](super::MechanismConfig::rt_budget)), or as
+    /// the module takes them.
+    pub small_polls: bool,
     /// Whether the frequency of its CPU follows it.
     pub freq: Freq,
 }
@@ -68,12 +69,9 @@ fn whole(ifname: &str) -> Target {
 pub(super) const BUSY: Kbp = Kbp {
     mode: Mode::Busy,
     class: CLASS,
-    budget: None,
+    small_polls: false,
     freq: Freq::Off,
 };
-
-/// Packets of a poll of class normal where real-time devices are what counts: they wait for such a poll.
-pub(super) const RT_BUDGET: u32 = 2;
 
 fn attach(link: &Link, cpu: u32, service: Service) -> Result<()> {
     link.run(|ifname| {
@@ -153,6 +151,10 @@ impl Kbp {
         }
     }
 
+    fn budget(&self, bench: &Bench<'_>) -> Option<u32> {
+        self.small_polls.then_some(bench.config.rt_budget)
+    }
+
     fn verify_poller(&self, bench: &Bench<'_>, poller: &Poller) -> Result<()> {
         if poller.owns != Owns::All {
             return Err(bench.inactive("the poller does not own all of its CPU"));
@@ -169,7 +171,7 @@ impl Kbp {
                 poller.schedule
             )));
         }
-        if let Some(budget) = self.budget.filter(|budget| *budget != poller.budget) {
+        if let Some(budget) = self.budget(bench).filter(|budget| *budget != poller.budget) {
             return Err(bench.inactive(format!(
                 "the poller has a budget of {}, not of {budget}",
                 poller.budget
@@ -256,7 +258,7 @@ impl Family for Kbp {
         let spec = PollerSpec {
             owns: Some(Owns::All),
             schedule: Some(Schedule::Fifo { priority }),
-            budget: self.budget,
+            budget: self.budget(bench),
             freq: Some(self.freq).filter(|freq| *freq != Freq::Off),
             ..PollerSpec::new(cpu)
         };

@@ -265,19 +265,19 @@ pub static MECHANISMS: &[Mechanism] = &[
     },
     Mechanism {
         name: "kbp-busy-rt",
-        about: "kbp-busy with the shortest waits: everything else of the CPU, of class normal, in polls of 2 packets",
+        about: "kbp-busy with the shortest waits: everything else of the CPU, of class normal, in small polls (--rt-budget)",
         family: &kbp::Kbp {
-            budget: Some(kbp::RT_BUDGET),
+            small_polls: true,
             ..kbp::BUSY
         },
         ..POLLER
     },
     Mechanism {
         name: "kbp-sleep-rt",
-        about: "kbp-sleep with the shortest waits: everything else of the CPU, of class normal, in polls of 2 packets",
+        about: "kbp-sleep with the shortest waits: everything else of the CPU, of class normal, in small polls (--rt-budget)",
         family: &kbp::Kbp {
             mode: Mode::Sleep,
-            budget: Some(kbp::RT_BUDGET),
+            small_polls: true,
             ..kbp::BUSY
         },
         ..POLLER
@@ -285,10 +285,10 @@ pub static MECHANISMS: &[Mechanism] = &[
     Mechanism {
         name: "kbp-adaptive-rt",
         about:
-            "kbp-adaptive with the shortest waits: everything else of the CPU, of class normal, in polls of 2 packets",
+            "kbp-adaptive with the shortest waits: everything else of the CPU, of class normal, in small polls (--rt-budget)",
         family: &kbp::Kbp {
             mode: Mode::Adaptive,
-            budget: Some(kbp::RT_BUDGET),
+            small_polls: true,
             ..kbp::BUSY
         },
         ..POLLER
@@ -318,12 +318,17 @@ pub enum KeepModule {
     Always,
 }
 
+/// Packets of a poll of class normal in the modes `kbp-*-rt`, where nothing else is said.
+pub const RT_BUDGET: u32 = 2;
+
 /// What mechanisms need to be set up.
 #[derive(Debug, Clone)]
 pub struct MechanismConfig {
     /// `SCHED_FIFO` priority of the poller, and of the threads of `threaded-fifo` and `backlog-threads`, which on
     /// PREEMPT_RT have 49 at most.
     pub fifo_priority: u8,
+    /// Packets of a poll of class normal in the modes `kbp-*-rt`, whose real-time devices wait for such a poll.
+    pub rt_budget: u32,
     /// File of our kernel module; `None` takes the one that is installed for this kernel.
     pub module: Option<PathBuf>,
     /// What becomes of it.
@@ -342,6 +347,7 @@ impl Default for MechanismConfig {
     fn default() -> Self {
         Self {
             fifo_priority: 50,
+            rt_budget: RT_BUDGET,
             module: None,
             keep_module: KeepModule::No,
             busy_read_us: 50,

@@ -5,9 +5,11 @@
 
 use std::fmt::Write;
 
+use kbp_lab::BACK_NS_LIMIT;
+
 use super::run::Run;
 use super::text::{escape, time};
-use crate::machine::{longest_turn_ns, TURN_NS_MAX};
+use crate::machine::{apart_ns, longest_turn_ns, TURN_NS_MAX};
 use crate::result::{Config, ResultFile};
 
 /// The closing sections.
@@ -38,6 +40,12 @@ fn reading(runs: &[Run]) -> String {
                  host, and is not a claim about hardware. A mechanism that spins without the \
                  instruction PAUSE looks worse on it than it is: such rows carry a note, and of two \
                  figures the one of the real clock is to be believed.</p>\n";
+    }
+    if has("parallel") {
+        html += "<p>Where the clock is <strong>parallel</strong>, guest time is counted in instructions as well, \
+                 one nanosecond each, but each CPU's time goes on with its own instructions only: CPUs that work at \
+                 the same time do not make each other slower, and a mechanism may spin without PAUSE. There are no \
+                 caches, no sleep states and no frequency in that machine either.</p>\n";
     }
     if has("real") {
         html += "<p>Where the clock is <strong>real</strong>, what else the machine did is in the \
@@ -155,7 +163,11 @@ fn snapshot(run: &Run) -> Vec<Definition> {
     if let Some(cpus) = file.machine["cpus"].as_u64() {
         list.push(("CPUs", cpus.to_string()));
     }
-    if let Some(turn_ns) = longest_turn_ns(&file.machine) {
+    if let (Some(apart), "parallel") = (apart_ns(&file.machine), file.clock.as_str()) {
+        let limit = time(BACK_NS_LIMIT as f64);
+        let words = format!("{}, limit {limit}", time(apart as f64));
+        list.push(("CPUs apart by up to", words));
+    } else if let Some(turn_ns) = longest_turn_ns(&file.machine) {
         let limit = time(TURN_NS_MAX as f64);
         let words = format!("{}, limit {limit}", time(turn_ns as f64));
         list.push(("Longest turn of a CPU", words));
