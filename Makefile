@@ -18,7 +18,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard -- '*.sh
 SHELLCHECK_NOTICES = SC2187,SC1091,SC2119,SC2120,SC2317
 
 .PHONY: help setup setup-test build demo bench vm results man deb test test-host test-kernels test-packages check-abi lint \
-	lint-kmod uapi clean energy vm-ovs capacity budget torture torture-short torture-report long soak soak-report lab-debug-kernel
+	lint-kmod uapi clean energy vm-ovs capacity budget torture torture-short torture-report long soak soak-report lab-debug-kernel lab-qemu
 
 help:
 	@echo 'make demo           KBP in a stock kernel beside the alternatives: a table and $(OUT)/demo/report.html'
@@ -38,6 +38,7 @@ help:
 	@echo 'make torture        the same for HOURS=2 on KERNEL=6.1-debug; writes docs/results/torture.md'
 	@echo 'make long           random traffic for MINUTES=60 of a guest on KERNEL=6.1, in modes sleep and adaptive: nothing lost or late'
 	@echo 'make soak           traffic in all modes for HOURS=12 on: $(SOAK_KERNELS); goes on where it was; writes docs/results/soak.md'
+	@echo 'make lab-qemu       build the QEMU of the parallel clock, once, some ten minutes; studies on that clock do it'
 	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, 20 minutes or more'
 	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
@@ -81,6 +82,7 @@ BENCH	= $(OUT)/$(STUDY)
 RESULTS	= docs/results
 
 bench: build
+	@! grep -q '^clock = "parallel"' lab/studies/$(STUDY).toml || $(MAKE) lab-qemu
 	$(KBP) compare study lab/studies/$(STUDY).toml --out $(BENCH) --git "$$(git describe --always --dirty)"
 	scripts/publish-results.sh $(BENCH) $(RESULTS)
 	$(MAKE) results
@@ -181,6 +183,10 @@ soak: build
 # The page from the parts that are there.
 soak-report:
 	scripts/soak.py report $(SOAK) -o $(RESULTS)/soak.md
+
+lab-qemu: setup
+	@scripts/setup.sh qemu
+	scripts/build-qemu.sh
 
 lab-debug-kernel: build
 	$(KBP) lab fetch 6.1-debug

@@ -7,6 +7,7 @@
 #	scripts/setup.sh test      what `make test` needs on top
 #	scripts/setup.sh lint      what `make lint` needs on top
 #	scripts/setup.sh deb       what `make deb` needs on top
+#	scripts/setup.sh qemu      what `make lab-qemu` needs on top
 #
 # Does nothing, quickly, when everything is there. Kernels and QEMU are not
 # installed here: the lab fetches and unpacks them beside the system.
@@ -29,6 +30,7 @@ LINT_PACKAGES=(shellcheck sparse)
 # Packages are built by debhelper, and dpkg insists on build-essential; e2fsprogs makes the disk of the machine in which
 # they are tested.
 DEB_PACKAGES=(build-essential dpkg-dev debhelper dh-dkms e2fsprogs)
+QEMU_PACKAGES=(curl patch xz-utils ninja-build pkgconf python3-venv libglib2.0-dev libfdt-dev zlib1g-dev)
 
 fail() {
 	printf 'setup: %s\n' "$*" >&2
@@ -77,7 +79,8 @@ main() {
 	test) packages+=("${TEST_PACKAGES[@]}") ;;
 	lint) packages+=("${LINT_PACKAGES[@]}") ;;
 	deb) packages+=("${DEB_PACKAGES[@]}") ;;
-	*) fail "unknown argument '$what'; use build, test, lint or deb" ;;
+	qemu) packages+=("${QEMU_PACKAGES[@]}") ;;
+	*) fail "unknown argument '$what'; use build, test, lint, deb or qemu" ;;
 	esac
 	if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 		fail "this machine has no apt. The lab takes its kernels from Debian through apt;" \

@@ -21,8 +21,16 @@ pub(crate) const QUANTUM_NS: u64 = 250;
 /// On the parallel clock a CPU's time is behind another's by less than this: a quantum, and what the check takes to look.
 pub const BACK_NS_LIMIT: u64 = 2 * QUANTUM_NS;
 
-/// How long the guest measures turns on the virtual clock, in guest time.
-pub const TURNS_MS: u32 = 20;
+/// How long the guest measures turns, in guest time.
+const TURNS_MS: u32 = 20;
+
+/// For how many milliseconds of guest time the guest checks its clock before a script; 0 where there is nothing to check.
+pub(crate) fn check_ms(clock: Clock, cpus: u32) -> u32 {
+    match clock.counts_instructions() && cpus > 1 {
+        true => TURNS_MS,
+        false => 0,
+    }
+}
 
 /// The turn that the guest's timer allows each CPU, in nanoseconds.
 const TURN_NS: u64 = 5_000;
@@ -30,15 +38,15 @@ const TURN_NS: u64 = 5_000;
 /// Ticks a second of the PIT, the timer that ends turns.
 const PIT_HZ: u64 = 1_193_182;
 
-/// The count for the guest's timer so that each of `cpus` gets a turn of about 5 us; `None` for a single CPU, which
-/// has nobody to take turns with.
+/// The count for the guest's timer so that each of `cpus` gets a turn of about 5 us; `None` where none is
+/// needed: for a single CPU, which has nobody to take turns with, and on another clock.
 ///
 /// QEMU lets a CPU run until the next timer of the machine, divided by the number of CPUs. A shorter period would be
 /// fairer still, but each one costs the host two switches between threads, even when the guest is idle.
 #[must_use]
-pub(crate) fn pit_count(cpus: u32) -> Option<u16> {
+pub(crate) fn pit_count(clock: Clock, cpus: u32) -> Option<u16> {
     let count = TURN_NS * u64::from(cpus) * PIT_HZ / 1_000_000_000;
-    (cpus > 1).then(|| u16::try_from(count).unwrap_or(u16::MAX))
+    (clock == Clock::Virtual && cpus > 1).then(|| u16::try_from(count).unwrap_or(u16::MAX))
 }
 
 /// The count where nothing is timed: a millisecond between two ends of turns, each of which costs the host time.
@@ -175,10 +183,11 @@ mod tests {
 
     #[test]
     fn the_timers_period_grows_with_the_cpus() {
-        assert_eq!(pit_count(1), None);
-        assert_eq!(pit_count(2), Some(11));
-        assert_eq!(pit_count(4), Some(23));
-        assert_eq!(pit_count(64), Some(381));
+        assert_eq!(pit_count(Clock::Virtual, 1), None);
+        assert_eq!(pit_count(Clock::Parallel, 4), None);
+        assert_eq!(pit_count(Clock::Virtual, 2), Some(11));
+        assert_eq!(pit_count(Clock::Virtual, 4), Some(23));
+        assert_eq!(pit_count(Clock::Virtual, 64), Some(381));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::apt::hex;
 use crate::boots::Stage;
 use crate::cache::{write_whole, Cache, Clean};
-use crate::clock::{pit_count, Clock, LONG_TURNS, TURNS_MS};
+use crate::clock::{check_ms, pit_count, Clock, LONG_TURNS};
 use crate::config::{find_lab_dir, Config};
 use crate::error::{Error, IoContext, Result};
 use crate::initramfs::{GuestFiles, Parts};
@@ -401,9 +401,7 @@ impl Lab {
             None => payload.add_files(&spec.files)?,
         }
         let args: Vec<String> = spec.args.iter().map(|word| quote(word)).collect();
-        let takes_turns = spec.clock == Clock::Virtual;
-        let timer = takes_turns.then(|| pit_count(spec.cpus)).flatten();
-        let is_checked = timer.is_some() || (spec.clock == Clock::Parallel && spec.cpus > 1);
+        let timer = pit_count(spec.clock, spec.cpus);
         let mut settings = BTreeMap::from([
             ("OUT", "/out".to_string()),
             ("MODULES", "/modules".to_string()),
@@ -420,10 +418,7 @@ impl Lab {
             ("JOB_SCRIPT", script.to_string()),
             ("JOB_ARGS", args.join(" ")),
             ("JOB_SHELL", if spec.shell { "1" } else { "" }.to_string()),
-            (
-                "JOB_TURNS_MS",
-                if is_checked { TURNS_MS } else { 0 }.to_string(),
-            ),
+            ("JOB_TURNS_MS", check_ms(spec.clock, spec.cpus).to_string()),
             (
                 "JOB_PIT_COUNT",
                 timer.map_or(String::new(), |count| count.to_string()),

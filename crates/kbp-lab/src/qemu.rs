@@ -400,6 +400,15 @@ mod tests {
     }
 
     #[test]
+    fn the_parallel_clock_counts_by_quanta() {
+        let line = line(Clock::Parallel, Accelerator::Tcg, "2");
+        assert!(
+            line.contains("tcg,thread=single") && line.contains("sleep=off,quantum=250 "),
+            "{line}"
+        );
+    }
+
+    #[test]
     fn a_disk_takes_no_place_of_a_card() {
         let nics = "2".parse::<Nics>().unwrap().resolve("e1000e").unwrap();
         let hardware = Hardware {

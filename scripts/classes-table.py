@@ -1,0 +1,195 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The results of the study of classes as the tables of its page: `classes-table.py docs/results/classes`.
+
+First each measured figure beside what it was to reach, then every mechanism. Round trips are in microseconds;
+percentiles are those of the rounds, the lowest and the highest; mean and SD are those of all round trips together.
+
+Not here: measuring, and the sentences of the page.
+"""
+
+import json
+import pathlib
+import sys
+
+KERNELS = ("6.1", "6.12", "7.3", "6.1-rt", "7.3-rt")
+OURS = ("kbp-busy-rt", "kbp-sleep-rt", "kbp-adaptive-rt")
+# By how many times softirq's longest round trip is to be as long as ours under the storm.
+AGAINST_STOCK = {"6.1": 100, "6.12": 40, "7.3": 15}
+AGAINST_RIVAL = 2.5
+
+
+def rows_of(folder, kernel, result):
+    """The rows of a result, if it is there."""
+    # As they are published, or as the study leaves them.
+    own = "" if result == "classes" else f"-{result}"
+    path = folder / f"{kernel}{own}.json"
+    if not path.is_file():
+        path = folder / kernel / f"{own.lstrip('-') or 'result'}.json"
+    return json.loads(path.read_text())["rows"] if path.is_file() else []
+
+
+def chosen(rows, mode, load):
+    """The rounds of a mechanism under a load."""
+    return [row for row in rows if row["mode"] == mode and row["load"] == load]
+
+
+def number(value):
+    """With a space between thousands that does not break."""
+    return f"{round(value):,}".replace(",", "\u00a0")
+
+
+def spread(values):
+    """`LOW to HIGH`, or one figure."""
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def us(rows, name):
+    """A figure of each round, in microseconds."""
+    return [row["rtt_ns"][name] / 1000 for row in rows]
+
+
+def pooled(rows):
+    """Mean and SD of all rounds together, in microseconds."""
+    total = sum(row["n"] for row in rows)
+    mean = sum(row["n"] * row["rtt_ns"]["mean"] for row in rows) / total
+    square = sum(row["n"] * (row["rtt_ns"]["sd"] ** 2 + row["rtt_ns"]["mean"] ** 2) for row in rows) / total
+    return mean / 1000, max(square - mean ** 2, 0) ** 0.5 / 1000
+
+
+def work(rows):
+    """What the load had done: packets a second of the storm, Mbit/s of the streams; None where there is none."""
+    done = [(row["load_done"]["counts"], row["load_done"]["span_ns"] / 1e9) for row in rows if "load_done" in row]
+    values = []
+    for counts, seconds in done:
+        if "packets" in counts:
+            values.append(counts["packets"] / seconds)
+        elif "tcp_bytes" in counts:
+            values.append((counts["tcp_bytes"] + counts.get("udp_bytes", 0)) * 8 / seconds / 1e6)
+    return sum(values) / len(values) if values else None
+
+
+def threads(rows):
+    """CPU time of the mechanism's threads, per cent; None for a mechanism that has none."""
+    share = sum(row["witness"].get("mode_threads_ns", 0) for row in rows) / sum(row["span_ns"] for row in rows)
+    return round(100 * share) or None
+
+
+def line(name, rows):
+    """A mechanism's line of a table."""
+    mean, deviation = pooled(rows)
+    share, done = threads(rows), work(rows)
+    cells = [name, spread(us(rows, "p50")), number(mean), number(deviation), spread(us(rows, "p99")),
+             spread(us(rows, "p999")), number(max(us(rows, "max"))), "–" if share is None else f"{share} %",
+             "–" if done is None else number(done)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(title, what, lines):
+    """A table of mechanisms."""
+    head = ["mechanism", "p50", "mean", "SD", "p99", "p99.9", "max", "threads", what]
+    return [f"### {title}", "", "| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1), *lines, ""]
+
+
+def modes(rows, load):
+    """The mechanisms that were measured under a load, in the order of measuring."""
+    return list(dict.fromkeys(row["mode"] for row in rows if row["load"] == load))
+
+
+def tables(folder, kernel):
+    """All mechanisms of a kernel."""
+    rows = rows_of(folder, kernel, "classes")
+    out = []
+    if rows:
+        lines = [line(f"`{mode}`", chosen(rows, mode, "storm")) for mode in modes(rows, "storm")]
+        lines += [line(f"{words}, `{mode}`", chosen(rows, mode, load)) for load, words in
+                  (("idle", "no load"), ("hogs", "hogs alone")) for mode in modes(rows, load)
+                  if mode in (*OURS, "softirq", "preempt-rt")]
+        out += table(f"{kernel}, storm", "storm, packets/s", lines)
+        lines = [line(f"`{mode}`", chosen(rows, mode, "stream")) for mode in modes(rows, "stream")]
+        other = rows_of(folder, kernel, "dedicated")
+        lines += [line(f"streams on another CPU, `{mode}`", chosen(other, mode, "stream"))
+                  for mode in modes(other, "stream")]
+        out += table(f"{kernel}, stream", "streams, Mbit/s", lines)
+    rows, other = (rows_of(folder, kernel, name) for name in ("full", "full-dedicated"))
+    lines = [line(f"`{mode}`", chosen(rows, mode, "stream")) for mode in modes(rows, "stream")]
+    lines += [line(f"on another CPU, `{mode}`", chosen(other, mode, "stream")) for mode in modes(other, "stream")]
+    if lines:
+        out += table(f"{kernel}, one TCP stream as fast as it gets", "stream, Mbit/s", lines)
+    return out
+
+
+def longest(rows):
+    """The longest round trip of all rounds, in microseconds."""
+    return max(us(rows, "max"))
+
+
+def middle(rows):
+    """p50 of the rounds' mean, in microseconds."""
+    return sum(us(rows, "p50")) / len(rows)
+
+
+def tail(rows):
+    """p99.9 and the longest."""
+    return f"{spread(us(rows, 'p999'))}; {number(longest(rows))}"
+
+
+def fewer(mine, theirs):
+    """p99 and SD against another mechanism, per cent."""
+    p99 = sum(us(mine, "p99")) / len(mine) / (sum(us(theirs, "p99")) / len(theirs)) - 1
+    deviation = pooled(mine)[1] / pooled(theirs)[1] - 1
+    return f"p99 {100 * p99:+.0f} %, SD {100 * deviation:+.0f} %".replace("-", "−")
+
+
+def goals(folder, kernel):
+    """The lines that say what was to be reached, and what was."""
+    rows = rows_of(folder, kernel, "classes")
+    stock = "preempt-rt" if kernel.endswith("-rt") else "softirq"
+
+    def add(words, figure):
+        out.append("| " + " | ".join([f"{kernel}, {words}", *(figure(mode) for mode in OURS)]) + " |")
+
+    out = []
+    for load in ("storm", "stream"):
+        theirs = chosen(rows, stock, load)
+        if not theirs:
+            continue
+        mine = {mode: chosen(rows, mode, load) for mode in OURS}
+        if kernel in AGAINST_STOCK:
+            add(f"{load}: p99.9 ≤ 120, max ≤ 170", lambda mode: tail(mine[mode]))
+            add(f"{load}: p50 ≤ 1.1 × idle", lambda mode: f"{middle(mine[mode]) / middle(chosen(rows, mode, 'idle')):.2f}")
+        else:
+            add(f"{load}: against `preempt-rt` (paper: SD −76 %)", lambda mode: fewer(mine[mode], theirs))
+        if load == "storm" and kernel in AGAINST_STOCK:
+            rivals = [chosen(rows, mode, load) for mode in modes(rows, load) if not mode.startswith("kbp-")]
+            add(f"storm: `softirq`'s max is at least {AGAINST_STOCK[kernel]} × as long",
+                lambda mode: f"{longest(theirs) / longest(mine[mode]):.0f} ×")
+            add(f"storm: the best rival's at least {AGAINST_RIVAL} ×",
+                lambda mode: f"{min(map(longest, rivals)) / longest(mine[mode]):.1f} ×")
+        least = "" if load == "storm" else " (≥ 0.95)"
+        add(f"{load}: what it gets done, × `{stock}`'s{least}", lambda mode: f"{work(mine[mode]) / work(theirs):.2f}")
+    rows = rows_of(folder, kernel, "full")
+    theirs = chosen(rows, stock, "stream")
+    if theirs:
+        mine = {mode: chosen(rows, mode, "stream") for mode in OURS}
+        add(f"full speed: against `{stock}`", lambda mode: fewer(mine[mode], theirs))
+        add("full speed: p99.9; max", lambda mode: tail(mine[mode]))
+        add(f"full speed: what the stream delivers, × `{stock}`'s", lambda mode: f"{work(mine[mode]) / work(theirs):.2f}")
+    return out
+
+
+def main():
+    """Prints the tables."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: classes-table.py FOLDER")
+    folder = pathlib.Path(sys.argv[1])
+    print("\n".join(["| | " + " | ".join(f"`{mode}`" for mode in OURS) + " |", "|---|---|---|---|"]))
+    for kernel in KERNELS:
+        print("\n".join(goals(folder, kernel)))
+    for kernel in KERNELS:
+        print("\n".join(["", *tables(folder, kernel)]).rstrip())
+
+
+if __name__ == "__main__":
+    main()
