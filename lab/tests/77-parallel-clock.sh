@@ -11,6 +11,7 @@
 # Time that a fixed piece of work takes on CPU 1, microseconds.
 work() {
 	from=$(cut -d' ' -f1 /proc/uptime)
+	# shellcheck disable=SC2016 # it is for that shell
 	taskset 2 sh -c 'i=0; while [ $i -lt 40000 ]; do i=$((i + 1)); done'
 	awk -v from="$from" '{ printf "%d\n", ($1 - from) * 1000000 }' /proc/uptime
 }
