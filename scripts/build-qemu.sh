@@ -28,7 +28,7 @@ fail() {
 # Print the address of Debian's main archive as apt uses it.
 mirror() {
 	# shellcheck disable=SC2016 # apt fills these in
-	apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v -- -security | head -n 1
+	apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1
 }
 
 fetch() {
@@ -36,7 +36,8 @@ fetch() {
 	if [[ -n ${QEMU_SOURCE:-} ]]; then
 		cp "$QEMU_SOURCE" "$1"
 	elif [[ ! -f $1 ]]; then
-		address=$(mirror) || fail "apt names no mirror; look at /etc/apt/sources.list"
+		address=$(mirror)
+		[[ -n $address ]] || fail "apt names no mirror; look at /etc/apt/sources.list"
 		printf 'build-qemu: downloading %s\n' "$ARCHIVE"
 		curl -fsS --retry 3 -o "$1.partial" "${address%/}/pool/main/q/qemu/${ARCHIVE/+/%2B}" ||
 			fail "$address does not have $ARCHIVE. Get it from snapshot.debian.org and give it as QEMU_SOURCE."
@@ -68,11 +69,13 @@ build() {
 
 main() {
 	local key work
-	key=$(cat "$PATCH" "$0" | sha256sum | cut -c1-16)
+	key=$(cat "$PATCH" "$ROOT/scripts/build-qemu.sh" | sha256sum | cut -c1-12)
 	if [[ -x $PLACE/qemu-system-x86_64 && $(cat "$PLACE/key" 2>/dev/null) == "$key" ]]; then
 		return
 	fi
 	mkdir -p "$PLACE" "$CACHE/downloads"
+	exec 9>"$PLACE/build.lock"
+	flock 9
 	fetch "$CACHE/downloads/$ARCHIVE"
 	work=$PLACE/work
 	rm -rf "$work"

@@ -60,7 +60,8 @@ pub struct RunArgs {
     /// Memory in MiB
     #[arg(long = "mem", value_name = "MIB", default_value_t = 256)]
     memory_mib: u32,
-    /// What the guest's time is: executed instructions (1 ns each), or the host's time
+    /// What the guest's time is: executed instructions (1 ns each) of all CPUs in turn or of each by itself (`parallel`, which
+    /// needs `make lab-qemu`), or the host's time
     #[arg(long, value_enum, default_value_t = Clock::Virtual)]
     clock: Clock,
     /// Network cards on one hub, for instance 2 or 2:virtio-net-pci (default model: e1000e, or the one in kernels.toml)
@@ -241,10 +242,9 @@ fn judge(outcome: &Outcome, listed_skip: Option<&str>) -> (u8, String) {
             EXIT_TIMED_OUT,
             "the script ran into its time limit; --timeout raises it".into(),
         ),
-        (Verdict::ClockRefused { reason }, _) => (
-            EXIT_CLOCK,
-            format!("the virtual clock is not fair: {reason}"),
-        ),
+        (Verdict::ClockRefused { reason }, _) => {
+            (EXIT_CLOCK, format!("the clock is not fair: {reason}"))
+        }
     }
 }
 

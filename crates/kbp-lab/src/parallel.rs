@@ -12,9 +12,10 @@ use crate::qemu::Qemu;
 /// # Errors
 /// [`Error::NotBuilt`] when there is none yet, [`Error::Qemu`] when it does not start.
 pub(crate) fn program(cache: &Cache, stock: &Qemu) -> Result<Qemu> {
-    let path = cache.dir("qemu-parallel")?.join("qemu-system-x86_64");
-    if !path.is_file() {
-        return Err(Error::NotBuilt { path });
+    let dir = cache.dir("qemu-parallel")?;
+    let path = dir.join("qemu-system-x86_64");
+    match std::fs::read_to_string(dir.join("key")) {
+        Ok(key) if path.is_file() => stock.with_program(path, key.trim()),
+        _ => Err(Error::NotBuilt { path }),
     }
-    stock.with_program(path)
 }

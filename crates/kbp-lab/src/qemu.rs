@@ -25,8 +25,8 @@ const PACKAGE: &str = "qemu-system-x86";
 #[derive(Debug, Clone)]
 pub struct Qemu {
     tree: PathBuf,
-    /// What is run: a file of the tree, or one that was built here.
-    program: PathBuf,
+    /// A program that was built here and is run instead of the tree's.
+    built: Option<PathBuf>,
     /// Its version as it says it, for instance `10.0.2`.
     pub version: String,
 }
@@ -55,24 +55,23 @@ impl Qemu {
     }
 
     fn of(tree: PathBuf, version: String) -> Qemu {
-        let program = tree.join("usr/bin/qemu-system-x86_64");
         Qemu {
             tree,
-            program,
+            built: None,
             version,
         }
     }
 
-    /// The same libraries and files with another program, which says of itself what it is.
+    /// The same files with a program that was built here, for this machine's libraries. `key` tells builds apart.
     ///
     /// # Errors
     /// [`Error::Qemu`] when it does not start.
-    pub(crate) fn with_program(&self, program: PathBuf) -> Result<Qemu> {
+    pub(crate) fn with_program(&self, program: PathBuf, key: &str) -> Result<Qemu> {
         let mut qemu = Qemu {
-            program,
+            built: Some(program),
             ..self.clone()
         };
-        qemu.version = qemu.ask_version()?;
+        qemu.version = format!("{}+{key}", qemu.ask_version()?);
         Ok(qemu)
     }
 
@@ -107,7 +106,8 @@ impl Qemu {
         })
     }
 
-    /// A command that starts it: its own loader and libraries, whatever this machine has. It ends with its parent.
+    /// A command that starts it: its own loader and libraries, whatever this machine has, but for a program that was built
+    /// here. It ends with its parent.
     ///
     /// With `one_cpu` all its threads are on one of the host's CPUs, the idlest now; [`hostcpu::Follower`] moves them. On the virtual clock they only
     /// ever take turns, and handing over on one CPU is twice as fast as across two.
@@ -132,11 +132,14 @@ impl Qemu {
             }
             None => Command::new("setpriv"),
         };
-        command
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(loader.program());
-        command.args(["--inhibit-cache", "--library-path", &path]);
-        command.arg(&self.program);
+        command.args(["--pdeathsig", "KILL", "--"]);
+        match &self.built {
+            Some(program) => command.arg(program),
+            None => command
+                .arg(loader.program())
+                .args(["--inhibit-cache", "--library-path", &path])
+                .arg(self.tree.join("usr/bin/qemu-system-x86_64")),
+        };
         for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
             command.arg("-L").arg(self.tree.join(data));
         }
@@ -342,7 +345,7 @@ fn place(model: &str, index: u32) -> u32 {
 pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
     // A panic ends the machine at once, and an oops is a panic: a damaged guest must not go on to a result.
     let mut line = String::from("console=ttyS0 oops=panic panic=-1 quiet random.trust_cpu=on");
-    // Both clocks' time stamp counters are the same on all CPUs; without this the kernel would distrust them.
+    // All clocks' time stamp counters are the same on all CPUs; without this the kernel would distrust them.
     line.push_str(" tsc=reliable");
     if clock.counts_instructions() {
         // The counter of instructions is exact, so there is nothing to measure.

@@ -352,6 +352,7 @@ impl CompareArgs {
             cpus: options.path.cpus,
             app_fifo_priority: self.app_priority,
             poller_fifo_priority: self.poller_priority,
+            rt_budget: Some(self.rt_budget),
             storm: Load::Storm.words(&options.loads),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             loads: plan

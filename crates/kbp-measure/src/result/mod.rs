@@ -127,6 +127,9 @@ pub struct Config {
     pub app_fifo_priority: u8,
     /// `SCHED_FIFO` priority of the poller and of `threaded-fifo`, which on PREEMPT_RT has 49 at most.
     pub poller_fifo_priority: u8,
+    /// Packets of a poll of class normal in the modes `kbp-*-rt`; results of before it was an option have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rt_budget: Option<u32>,
     /// What the load `storm` is made of, in words.
     pub storm: String,
     /// The command that made this file.
@@ -429,6 +432,7 @@ pub(crate) mod tests {
             },
             app_fifo_priority: 40,
             poller_fifo_priority: 50,
+            rt_budget: Some(2),
             storm: "bursts".into(),
             command: "kbp compare --preset demo".into(),
             plan: Some(Plan {
