@@ -19,8 +19,8 @@ work() {
 [ "$LAB_CLOCK" = parallel ] || lab_fail "the clock is $LAB_CLOCK"
 alone=$(work)
 # In the kernel, with PAUSE: the poll function of the storm spins so, for as long as it has packets.
-insmod "$MODULES/kbp_storm.ko" cpu=2 burst=1000000 period_ms=1 || lab_fail "insmod kbp_storm"
-lab_defer rmmod kbp_storm
+insmod "$MODULES/storm.ko" cpu=2 burst=1000000 period_ms=1 || lab_fail "insmod storm"
+lab_defer rmmod storm
 # In programs, without.
 for cpu in 0 3; do
 	taskset $((1 << cpu)) sh -c 'while :; do :; done' &
