@@ -72,8 +72,8 @@ def work(rows):
 
 def threads(rows):
     """CPU time of the mechanism's threads, per cent; None for a mechanism that has none."""
-    share = sum(row["witness"].get("mode_threads_ns", 0) for row in rows) / sum(row["span_ns"] for row in rows)
-    return round(100 * share) or None
+    busy_ns = sum(row["witness"].get("mode_threads_ns", 0) for row in rows)
+    return round(100 * busy_ns / sum(row["span_ns"] for row in rows)) if busy_ns else None
 
 
 def line(name, rows):
@@ -148,7 +148,8 @@ def goals(folder, kernel):
     stock = "preempt-rt" if kernel.endswith("-rt") else "softirq"
 
     def add(words, figure):
-        out.append("| " + " | ".join([f"{kernel}, {words}", *(figure(mode) for mode in OURS)]) + " |")
+        cells = [figure(mode) if mode in there else "–" for mode in OURS]
+        out.append("| " + " | ".join([f"{kernel}, {words}", *cells]) + " |")
 
     out = []
     for load in ("storm", "stream"):
@@ -156,6 +157,7 @@ def goals(folder, kernel):
         if not theirs:
             continue
         mine = {mode: chosen(rows, mode, load) for mode in OURS}
+        there = [mode for mode in OURS if mine[mode]]
         if kernel in AGAINST_STOCK:
             add(f"{load}: p99.9 ≤ 120, max ≤ 170", lambda mode: tail(mine[mode]))
             add(f"{load}: p50 ≤ 1.1 × idle", lambda mode: f"{middle(mine[mode]) / middle(chosen(rows, mode, 'idle')):.2f}")
@@ -173,6 +175,7 @@ def goals(folder, kernel):
     theirs = chosen(rows, stock, "stream")
     if theirs:
         mine = {mode: chosen(rows, mode, "stream") for mode in OURS}
+        there = [mode for mode in OURS if mine[mode]]
         add(f"full speed: against `{stock}`", lambda mode: fewer(mine[mode], theirs))
         add("full speed: p99.9; max", lambda mode: tail(mine[mode]))
         add(f"full speed: what the stream delivers, × `{stock}`'s", lambda mode: f"{work(mine[mode]) / work(theirs):.2f}")
@@ -185,8 +188,8 @@ def main():
         sys.exit("usage: classes-table.py FOLDER")
     folder = pathlib.Path(sys.argv[1])
     print("\n".join(["| | " + " | ".join(f"`{mode}`" for mode in OURS) + " |", "|---|---|---|---|"]))
-    for kernel in KERNELS:
-        print("\n".join(goals(folder, kernel)))
+    for text in (line for kernel in KERNELS for line in goals(folder, kernel)):
+        print(text)
     for kernel in KERNELS:
         print("\n".join(["", *tables(folder, kernel)]).rstrip())
 

@@ -99,7 +99,7 @@ pub enum Verdict {
     },
     /// The script ran longer than its limit.
     TimedOut,
-    /// The virtual clock is not fair enough to report anything.
+    /// The clock is not fair enough to report anything.
     ClockRefused {
         /// Why.
         reason: String,
@@ -111,7 +111,7 @@ pub enum Verdict {
 pub struct Outcome {
     /// How it ended.
     pub verdict: Verdict,
-    /// The clock's check, on the virtual clock.
+    /// The check of a clock that counts instructions.
     pub turns: Option<TurnCheck>,
     /// The end of the console, for messages.
     pub console_tail: String,

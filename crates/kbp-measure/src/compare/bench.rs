@@ -52,7 +52,7 @@ pub struct Options {
     pub streams: StreamOptions,
     /// Length of a third party's row, seconds.
     pub third_party_s: u32,
-    /// Whether guest time is counted instructions, on which some mechanisms look worse than they are.
+    /// Whether all CPUs share one stream of instructions, on which some mechanisms look worse than they are.
     pub virtual_clock: bool,
     /// Folder for traces of the first and the last mechanism under each load; `None` leaves them out.
     pub traces: Option<PathBuf>,
