@@ -26,7 +26,10 @@ def rows_of(folder, kernel, result):
     path = folder / f"{kernel}{own}.json"
     if not path.is_file():
         path = folder / kernel / f"{own.lstrip('-') or 'result'}.json"
-    return json.loads(path.read_text())["rows"] if path.is_file() else []
+    if not path.is_file():
+        return []
+    result = json.loads(path.read_text())
+    return [{**row, "clock": result["clock"]} for row in result["rows"]]
 
 
 def chosen(rows, mode, load):
@@ -92,6 +95,12 @@ def table(title, what, lines):
     return [f"### {title}", "", "| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1), *lines, ""]
 
 
+def clocks(*results):
+    """What the time of some rows was, for a title."""
+    found = sorted({row["clock"] for rows in results for row in rows})
+    return f"{' and '.join(found)} clock"
+
+
 def modes(rows, load):
     """The mechanisms that were measured under a load, in the order of measuring."""
     return list(dict.fromkeys(row["mode"] for row in rows if row["load"] == load))
@@ -106,17 +115,18 @@ def tables(folder, kernel):
         lines += [line(f"{words}, `{mode}`", chosen(rows, mode, load)) for load, words in
                   (("idle", "no load"), ("hogs", "hogs alone")) for mode in modes(rows, load)
                   if mode in (*OURS, "softirq", "preempt-rt")]
-        out += table(f"{kernel}, storm", "storm, packets/s", lines)
+        out += table(f"{kernel}, storm, {clocks(rows)}", "storm, packets/s", lines)
         lines = [line(f"`{mode}`", chosen(rows, mode, "stream")) for mode in modes(rows, "stream")]
-        other = rows_of(folder, kernel, "dedicated")
+        other = [row for row in rows_of(folder, kernel, "dedicated") if row["clock"] == rows[0]["clock"]]
         lines += [line(f"streams on another CPU, `{mode}`", chosen(other, mode, "stream"))
                   for mode in modes(other, "stream")]
-        out += table(f"{kernel}, stream", "streams, Mbit/s", lines)
+        out += table(f"{kernel}, stream, {clocks(rows, other)}", "streams, Mbit/s", lines)
     rows, other = (rows_of(folder, kernel, name) for name in ("full", "full-dedicated"))
     lines = [line(f"`{mode}`", chosen(rows, mode, "stream")) for mode in modes(rows, "stream")]
     lines += [line(f"on another CPU, `{mode}`", chosen(other, mode, "stream")) for mode in modes(other, "stream")]
     if lines:
-        out += table(f"{kernel}, one TCP stream as fast as it gets", "stream, Mbit/s", lines)
+        title = f"{kernel}, one TCP stream as fast as it gets, {clocks(rows, other)}"
+        out += table(title, "stream, Mbit/s", lines)
     return out
 
 
@@ -148,8 +158,9 @@ def goals(folder, kernel):
     stock = "preempt-rt" if kernel.endswith("-rt") else "softirq"
 
     def add(words, figure):
+        where = "" if {row["clock"] for row in theirs} == {"parallel"} else f" ({clocks(theirs)})"
         cells = [figure(mode) if mode in there else "–" for mode in OURS]
-        out.append("| " + " | ".join([f"{kernel}, {words}", *cells]) + " |")
+        out.append("| " + " | ".join([f"{kernel}{where}, {words}", *cells]) + " |")
 
     out = []
     for load in ("storm", "stream"):
