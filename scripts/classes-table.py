@@ -8,28 +8,16 @@ percentiles are those of the rounds, the lowest and the highest; mean and SD are
 Not here: measuring, and the sentences of the page.
 """
 
-import json
 import pathlib
 import sys
+
+from study_rows import pooled, rows_of
 
 KERNELS = ("6.1", "6.12", "7.3", "6.1-rt", "7.3-rt")
 OURS = ("kbp-busy-rt", "kbp-sleep-rt", "kbp-adaptive-rt")
 # By how many times softirq's longest round trip is to be as long as ours under the storm.
 AGAINST_STOCK = {"6.1": 100, "6.12": 40, "7.3": 15}
 AGAINST_RIVAL = 2.5
-
-
-def rows_of(folder, kernel, result):
-    """The rows of a result, if it is there."""
-    # As they are published, or as the study leaves them.
-    own = "" if result == "classes" else f"-{result}"
-    path = folder / f"{kernel}{own}.json"
-    if not path.is_file():
-        path = folder / kernel / f"{own.lstrip('-') or 'result'}.json"
-    if not path.is_file():
-        return []
-    result = json.loads(path.read_text())
-    return [{**row, "clock": result["clock"]} for row in result["rows"]]
 
 
 def chosen(rows, mode, load):
@@ -51,14 +39,6 @@ def spread(values):
 def us(rows, name):
     """A figure of each round, in microseconds."""
     return [row["rtt_ns"][name] / 1000 for row in rows]
-
-
-def pooled(rows):
-    """Mean and SD of all rounds together, in microseconds."""
-    total = sum(row["n"] for row in rows)
-    mean = sum(row["n"] * row["rtt_ns"]["mean"] for row in rows) / total
-    square = sum(row["n"] * (row["rtt_ns"]["sd"] ** 2 + row["rtt_ns"]["mean"] ** 2) for row in rows) / total
-    return mean / 1000, max(square - mean ** 2, 0) ** 0.5 / 1000
 
 
 def work(rows):
@@ -108,7 +88,7 @@ def modes(rows, load):
 
 def tables(folder, kernel):
     """All mechanisms of a kernel."""
-    rows = rows_of(folder, kernel, "classes")
+    rows = rows_of(folder, kernel, "")
     out = []
     if rows:
         lines = [line(f"`{mode}`", chosen(rows, mode, "storm")) for mode in modes(rows, "storm")]
@@ -117,11 +97,11 @@ def tables(folder, kernel):
                   if mode in (*OURS, "softirq", "preempt-rt")]
         out += table(f"{kernel}, storm, {clocks(rows)}", "storm, packets/s", lines)
         lines = [line(f"`{mode}`", chosen(rows, mode, "stream")) for mode in modes(rows, "stream")]
-        other = [row for row in rows_of(folder, kernel, "dedicated") if row["clock"] == rows[0]["clock"]]
+        other = [row for row in rows_of(folder, kernel, "-dedicated") if row["clock"] == rows[0]["clock"]]
         lines += [line(f"streams on another CPU, `{mode}`", chosen(other, mode, "stream"))
                   for mode in modes(other, "stream")]
         out += table(f"{kernel}, stream, {clocks(rows, other)}", "streams, Mbit/s", lines)
-    rows, other = (rows_of(folder, kernel, name) for name in ("full", "full-dedicated"))
+    rows, other = (rows_of(folder, kernel, name) for name in ("-full", "-full-dedicated"))
     lines = [line(f"`{mode}`", chosen(rows, mode, "stream")) for mode in modes(rows, "stream")]
     lines += [line(f"on another CPU, `{mode}`", chosen(other, mode, "stream")) for mode in modes(other, "stream")]
     if lines:
@@ -154,7 +134,7 @@ def fewer(mine, theirs):
 
 def goals(folder, kernel):
     """The lines that say what was to be reached, and what was."""
-    rows = rows_of(folder, kernel, "classes")
+    rows = rows_of(folder, kernel, "")
     stock = "preempt-rt" if kernel.endswith("-rt") else "softirq"
 
     def add(words, figure):
@@ -182,7 +162,7 @@ def goals(folder, kernel):
                 lambda mode: f"{min(map(longest, rivals)) / longest(mine[mode]):.1f} ×")
         least = "" if load == "storm" else " (≥ 0.95)"
         add(f"{load}: what it gets done, × `{stock}`'s{least}", lambda mode: f"{work(mine[mode]) / work(theirs):.2f}")
-    rows = rows_of(folder, kernel, "full")
+    rows = rows_of(folder, kernel, "-full")
     theirs = chosen(rows, stock, "stream")
     if theirs:
         mine = {mode: chosen(rows, mode, "stream") for mode in OURS}

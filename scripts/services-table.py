@@ -9,44 +9,15 @@ dedicated processor.
 Not here: measuring, and the sentences of the page.
 """
 
-import json
 import pathlib
 import sys
+
+from study_rows import percentile, pooled, rows_of
 
 KERNELS = ("6.1-rt", "6.1")
 SERVICES = {"memcached": "memcached, GETs", "sip": "SIP, forward delays"}
 RUNS = {"services": ("", "dedicated"), "full": ("-full", "full-dedicated")}
 OURS = ("kbp-busy-rt", "kbp-sleep-rt", "kbp-adaptive-rt")
-
-
-def rows_of(folder, kernel, own):
-    """The rows of a result, as it is published or as the study leaves it; none where there is none."""
-    path = folder / f"{kernel}{own}.json"
-    if not path.is_file():
-        path = folder / kernel / f"{own.lstrip('-') or 'result'}.json"
-    if not path.is_file():
-        return []
-    result = json.loads(path.read_text())
-    return [{**row, "clock": result["clock"]} for row in result["rows"]]
-
-
-def percentile(rows, share):
-    """That of all rows together, in microseconds, from their histograms."""
-    cells = sorted(cell for row in rows for cell in row["histogram_ns"])
-    rank = share * sum(count for _, count in cells)
-    for end_ns, count in cells:
-        rank -= count
-        if rank <= 0:
-            return end_ns / 1000
-    return cells[-1][0] / 1000
-
-
-def pooled(rows):
-    """Mean and SD of all rows together, in microseconds."""
-    total = sum(row["n"] for row in rows)
-    mean = sum(row["n"] * row["rtt_ns"]["mean"] for row in rows) / total
-    square = sum(row["n"] * (row["rtt_ns"]["sd"] ** 2 + row["rtt_ns"]["mean"] ** 2) for row in rows) / total
-    return mean / 1000, max(square - mean ** 2, 0) ** 0.5 / 1000
 
 
 def line(words, rows):
