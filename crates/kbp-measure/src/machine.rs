@@ -150,6 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn cpus_of_the_parallel_clock_may_be_apart_by_a_little() {
+        let file = ResultFile {
+            clock: "parallel".into(),
+            ..sample()
+        };
+        let refusal = |turns: &str| unfair(&file, &serde_json::from_str(turns).unwrap());
+        let apart = |back_ns: u64| {
+            format!(r#"{{"turns":{{"turn_ns_max":4000000,"back_ns_max":{back_ns}}}}}"#)
+        };
+        assert_eq!(refusal(&apart(BACK_NS_LIMIT)), None);
+        assert!(refusal(&apart(BACK_NS_LIMIT + 1))
+            .unwrap()
+            .contains("501 ns behind"));
+        assert!(refusal("{}").unwrap().contains("no check"));
+    }
+
+    #[test]
     fn the_labs_record_completes_the_result() {
         let kernel = sample().kernel;
         let file = complete(&machine(&kernel, 20_000)).unwrap();
