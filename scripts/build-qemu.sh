@@ -39,8 +39,10 @@ fetch() {
 		address=$(mirror)
 		[[ -n $address ]] || fail "apt names no mirror; look at /etc/apt/sources.list"
 		printf 'build-qemu: downloading %s\n' "$ARCHIVE"
-		curl -fsS --retry 3 -o "$1.partial" "${address%/}/pool/main/q/qemu/${ARCHIVE/+/%2B}" ||
-			fail "$address does not have $ARCHIVE. Get it from snapshot.debian.org and give it as QEMU_SOURCE."
+		# Apt's own client, with the proxy and whatever else is set for apt.
+		/usr/lib/apt/apt-helper download-file "${address%/}/pool/main/q/qemu/${ARCHIVE/+/%2B}" "$1.partial" ||
+			fail "the mirror does not have $ARCHIVE any more. Get it from Debian's archive of snapshots and give it" \
+				"as QEMU_SOURCE."
 		mv "$1.partial" "$1"
 	fi
 	printf '%s  %s\n' "$SHA256" "$1" | sha256sum --check --quiet ||

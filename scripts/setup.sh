@@ -30,7 +30,8 @@ LINT_PACKAGES=(shellcheck sparse)
 # Packages are built by debhelper, and dpkg insists on build-essential; e2fsprogs makes the disk of the machine in which
 # they are tested.
 DEB_PACKAGES=(build-essential dpkg-dev debhelper dh-dkms e2fsprogs)
-QEMU_PACKAGES=(curl patch xz-utils ninja-build pkgconf python3-venv libglib2.0-dev libfdt-dev zlib1g-dev)
+# The QEMU of the lab's parallel clock is built from sources.
+QEMU_PACKAGES=(patch xz-utils ninja-build pkgconf python3-venv libglib2.0-dev libfdt-dev zlib1g-dev)
 
 fail() {
 	printf 'setup: %s\n' "$*" >&2

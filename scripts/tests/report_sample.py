@@ -79,6 +79,6 @@ def result(kernel, seed, paths=("nic",), loads=("idle", "storm"), mechanisms=tup
     return {
         "schema": "kbp.result/1", "clock": "virtual", "kernel": kernel, "qemu": "10.0.2",
         "cmdline": "console=ttyS0 quiet <a> & \"b\"", "date": "2026-01-02T03:04:05Z", "git": "0123abc",
-        "machine": {"cpus": 4, "turns": {"turn_ns_max": 5_360}},
+        "machine": {"cpus": 4, "turns": {"turn_ns_max": 5_360, "gap_ns_max": 9_100, "back_ns_max": 0, "cpus": 4}},
         "rows": rows, "not_run": [skipped],
     }

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A turn longer than this makes the virtual clock useless for microsecond figures.
 pub const TURN_NS_LIMIT: u64 = 20_000;
@@ -18,7 +18,8 @@ pub const TURN_NS_LIMIT: u64 = 20_000;
 /// What each CPU executes before the next one does, on the parallel clock, in nanoseconds.
 pub(crate) const QUANTUM_NS: u64 = 250;
 
-/// On the parallel clock a CPU's time is behind another's by less than this: a quantum, and what the check takes to look.
+/// On the parallel clock a CPU's time is behind another's by less than this: a quantum, what a PAUSE takes beyond it, and what
+/// the check takes to look.
 pub const BACK_NS_LIMIT: u64 = 2 * QUANTUM_NS;
 
 /// How long the guest measures turns, in guest time.
@@ -83,7 +84,7 @@ impl fmt::Display for Clock {
 }
 
 /// What the guest's agent measured, in nanoseconds of guest time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnCheck {
     /// The longest stretch that one CPU ran while all others wanted to.
     pub turn_ns_max: u64,

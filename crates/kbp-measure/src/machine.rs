@@ -5,20 +5,18 @@
 //! started, the check of the virtual clock) it leaves as `machine.json` beside the result
 //! when the run is over.
 //!
-//! Not here: the check of the virtual clock itself; the lab makes it.
+//! Not here: the check of the clock itself, and its limits; the lab has them.
 
 use std::path::Path;
 use std::time::SystemTime;
 
+use clap::ValueEnum;
 use kbp_core::Host;
-use kbp_lab::BACK_NS_LIMIT;
+use kbp_lab::{Clock, TurnCheck};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::result::{Config, ResultFile, SCHEMA};
-
-/// Longest turn of a virtual CPU with which figures still mean something, nanoseconds.
-pub const TURN_NS_MAX: u64 = 20_000;
 
 /// Begins a result on the machine that is measured.
 ///
@@ -61,7 +59,7 @@ pub fn begin_rows(clock: Option<&str>, git: Option<&str>) -> Result<ResultFile> 
 ///
 /// # Errors
 /// When that file can't be read, is of another machine than the result, or says that the
-/// virtual clock was not fair.
+/// clock was not fair.
 pub fn complete_result(file: &mut ResultFile, machine_path: &Path) -> Result<()> {
     let text =
         std::fs::read_to_string(machine_path).map_err(|e| Error::file("read", machine_path, e))?;
@@ -88,46 +86,32 @@ pub fn complete_result(file: &mut ResultFile, machine_path: &Path) -> Result<()>
     Ok(())
 }
 
-/// The longest turn of a virtual CPU that the lab saw, nanoseconds.
-pub fn longest_turn_ns(machine: &Value) -> Option<u64> {
-    machine["turns"]["turn_ns_max"].as_u64()
+/// The lab's check of a clock that counts instructions; `None` where there was none.
+pub fn turns(machine: &Value) -> Option<TurnCheck> {
+    serde_json::from_value(machine["turns"].clone()).ok()
 }
 
-/// By how much one CPU's clock was seen behind another's, nanoseconds.
-pub fn apart_ns(machine: &Value) -> Option<u64> {
-    machine["turns"]["back_ns_max"].as_u64()
-}
-
+/// What the lab would refuse is not completed, whoever brings the file.
 fn unfair(file: &ResultFile, machine: &Value) -> Option<String> {
-    match file.clock.as_str() {
-        "virtual" => {}
-        "parallel" => return apart(machine),
-        _ => return None,
+    let clock = Clock::from_str(&file.clock, false).ok()?;
+    if !clock.counts_instructions() {
+        return None;
     }
-    match longest_turn_ns(machine) {
-        None => Some("it has no check of the virtual clock".into()),
-        Some(turn_ns) if turn_ns > TURN_NS_MAX => Some(format!(
-            "a virtual CPU kept its turn for {turn_ns} ns, above {TURN_NS_MAX} ns: the clock was \
-             not fair, and its figures would mean nothing"
-        )),
-        Some(_) => None,
-    }
-}
-
-/// The CPUs of the parallel clock may be apart by a little.
-fn apart(machine: &Value) -> Option<String> {
-    match apart_ns(machine) {
-        None => Some("it has no check of the parallel clock".into()),
-        Some(back_ns) if back_ns > BACK_NS_LIMIT => Some(format!(
-            "a virtual CPU's clock was {back_ns} ns behind another's, above {BACK_NS_LIMIT} ns: figures across CPUs \
-             would mean nothing"
-        )),
-        Some(_) => None,
+    let cpus = machine["cpus"]
+        .as_u64()
+        .and_then(|cpus| cpus.try_into().ok());
+    match (turns(machine), cpus) {
+        (Some(turns), Some(cpus)) => turns
+            .refusal(clock, cpus)
+            .map(|why| format!("the clock was not fair: {why}")),
+        _ => Some(format!("it has no check of the {clock} clock")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kbp_lab::BACK_NS_LIMIT;
+
     use super::*;
     use crate::result::tests::sample;
 
@@ -145,7 +129,8 @@ mod tests {
 
     fn machine(kernel: &str, turn_ns: u64) -> String {
         format!(
-            r#"{{"clock":"virtual","kernel":"{kernel}","qemu":"10.0.2","turns":{{"turn_ns_max":{turn_ns}}}}}"#
+            r#"{{"clock":"virtual","kernel":"{kernel}","qemu":"10.0.2","cpus":4,
+               "turns":{{"turn_ns_max":{turn_ns},"gap_ns_max":0,"back_ns_max":0,"cpus":4}}}}"#
         )
     }
 
@@ -157,7 +142,9 @@ mod tests {
         };
         let refusal = |turns: &str| unfair(&file, &serde_json::from_str(turns).unwrap());
         let apart = |back_ns: u64| {
-            format!(r#"{{"turns":{{"turn_ns_max":4000000,"back_ns_max":{back_ns}}}}}"#)
+            format!(
+                r#"{{"cpus":4,"turns":{{"turn_ns_max":4000000,"gap_ns_max":0,"back_ns_max":{back_ns},"cpus":4}}}}"#
+            )
         };
         assert_eq!(refusal(&apart(BACK_NS_LIMIT)), None);
         assert!(refusal(&apart(BACK_NS_LIMIT + 1))
@@ -171,7 +158,7 @@ mod tests {
         let kernel = sample().kernel;
         let file = complete(&machine(&kernel, 20_000)).unwrap();
         assert_eq!(file.qemu.as_deref(), Some("10.0.2"));
-        assert_eq!(longest_turn_ns(&file.machine), Some(20_000));
+        assert_eq!(turns(&file.machine).unwrap().turn_ns_max, 20_000);
     }
 
     #[test]

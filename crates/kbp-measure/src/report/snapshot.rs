@@ -5,11 +5,11 @@
 
 use std::fmt::Write;
 
-use kbp_lab::BACK_NS_LIMIT;
+use kbp_lab::{BACK_NS_LIMIT, TURN_NS_LIMIT};
 
 use super::run::Run;
 use super::text::{escape, time};
-use crate::machine::{apart_ns, longest_turn_ns, TURN_NS_MAX};
+use crate::machine::turns;
 use crate::result::{Config, ResultFile};
 
 /// The closing sections.
@@ -163,14 +163,13 @@ fn snapshot(run: &Run) -> Vec<Definition> {
     if let Some(cpus) = file.machine["cpus"].as_u64() {
         list.push(("CPUs", cpus.to_string()));
     }
-    if let (Some(apart), "parallel") = (apart_ns(&file.machine), file.clock.as_str()) {
-        let limit = time(BACK_NS_LIMIT as f64);
-        let words = format!("{}, limit {limit}", time(apart as f64));
-        list.push(("CPUs apart by up to", words));
-    } else if let Some(turn_ns) = longest_turn_ns(&file.machine) {
-        let limit = time(TURN_NS_MAX as f64);
-        let words = format!("{}, limit {limit}", time(turn_ns as f64));
-        list.push(("Longest turn of a CPU", words));
+    if let Some(turns) = turns(&file.machine) {
+        let (what, seen_ns, limit_ns) = match file.clock.as_str() {
+            "parallel" => ("CPUs apart by up to", turns.back_ns_max, BACK_NS_LIMIT),
+            _ => ("Longest turn of a CPU", turns.turn_ns_max, TURN_NS_LIMIT),
+        };
+        let (seen, limit) = (time(seen_ns as f64), time(limit_ns as f64));
+        list.push((what, format!("{seen}, limit {limit}")));
     }
     list.push(("Date", file.date.clone()));
     list.push(("Revision", file.git.clone()));

@@ -403,7 +403,7 @@ pub(crate) mod tests {
             cmdline: "console=ttyS0 <quoted> & more".into(),
             date: "2025-01-02T03:04:05Z".into(),
             git: "abc1234".into(),
-            machine: serde_json::json!({ "cpus": 4, "turns": { "turn_ns_max": 9_000 } }),
+            machine: serde_json::json!({ "cpus": 4, "turns": { "turn_ns_max": 9_000, "gap_ns_max": 0, "back_ns_max": 0, "cpus": 4 } }),
             config: Some(sample_config()),
             partial: false,
             not_run: vec![],
