@@ -95,18 +95,18 @@ results: build
 # loads; those that are left out are all, but for the load `throughput`, the highest rate without loss.
 VM	= $(OUT)/vm/$(KERNEL)
 VM_ARGS	= 3 0.3 500 sleep 24
-VM_RUN	= $(KBP) lab run lab/vm.sh --clock virtual --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --nics 2 --module kmod \
+VM_RUN	= $(KBP) lab run lab/vm.sh --clock parallel --kernel $(KERNEL) --nested $(KERNEL) --cpus 5 --nics 2 --module kmod \
 		--module lab/modules/storm --module lab/modules/svmexit --package util-linux --file $(KBP):/usr/bin/kbp \
 		--timeout 240m
 OVS_PACKAGES = openvswitch-common openvswitch-switch openvswitch-switch-dpdk \
 		librte-bus-pci23 librte-bus-vdev23 librte-mempool-ring23 librte-net-e1000-23
 
-vm: build
+vm: build lab-qemu
 	$(VM_RUN) --mem 1024 --out $(VM) -- bridge $(VM_ARGS)
 	scripts/vm-table.py $(VM)/rows.jsonl
 
 # The same with OVS-DPDK between card and machine instead of a bridge.
-vm-ovs: build
+vm-ovs: build lab-qemu
 	$(VM_RUN) --mem 1792 $(OVS_PACKAGES:%=--package %) --out $(VM)-ovs -- ovs-dpdk $(VM_ARGS)
 	scripts/vm-table.py $(VM)-ovs/rows.jsonl
 
