@@ -31,7 +31,7 @@ SIZES=${6:-24}
 CONFIGS=${7:-$CONFIGS}
 LOADS=${8:-idle guest host both}
 # The highest rate that is tried, frames a second; how long, so that what queues hold is little of it, seconds.
-RATE_MAX=20000
+RATE_MAX=60000
 TRIAL=0.5
 # What competes: a NAPI instance with bursts of 10 ms, and two hogs, on the CPU of the card.
 STORM="storm --cpu $VM_CPU --hogs $VM_CPU,$VM_CPU --seconds 60 --json"

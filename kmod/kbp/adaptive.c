@@ -300,6 +300,7 @@ void kbp_adaptive_tick(struct kbp_poller *p)
 	list_for_each_entry_rcu(a, &p->napis, link)
 		kept |= kbp_keeps_awake(a, now_ns);
 	rcu_read_unlock();
+	p->kept = kept;
 	if (kept)
 		kbp_thrift_spoil(&p->thrift);
 }

@@ -168,6 +168,14 @@ struct kbp_merging {
 	unsigned long since;		/* when that was, jiffies */
 };
 
+/* Standing still between two looks at empty rings; the thread's. */
+struct kbp_halt {
+	struct hrtimer timer;
+	u64 halted_ns;			/* since time was last accounted for */
+	u64 late_ns;			/* mean of how late halts ended */
+	unsigned long again;		/* jiffies: none before */
+};
+
 struct kbp_poller {
 	raw_spinlock_t lock;
 	/* Below: protected by lock. */
@@ -214,6 +222,7 @@ struct kbp_poller {
 	bool bh_off;			/* softirqs of its CPU can't run */
 	struct kbp_wake wake_cost;
 	struct kbp_thrift thrift;	/* of what is attached in mode adaptive */
+	bool kept;			/* awake, by the last tick, for something else, too */
 	unsigned long planned;		/* jiffies: a step of an attachment's plan */
 	u32 planners;			/* attachments that took turns in it then */
 	u64 due_ns;			/* when it has to be awake; 0: no such time */
@@ -226,6 +235,7 @@ struct kbp_poller {
 	struct task_struct *task;	/* NULL while its CPU is offline; kbp_mutex */
 	struct kbp_poller_config config;
 	struct hrtimer watchdog;
+	struct kbp_halt halt;
 	call_single_data_t relieve_csd;
 	struct work_struct event_work;
 	unsigned long events;		/* bits of enum kbp_event */
@@ -246,6 +256,7 @@ extern struct list_head kbp_pollers;
 extern struct workqueue_struct *kbp_wq;
 extern unsigned int kbp_relax;
 extern unsigned int kbp_window_us;
+extern unsigned int kbp_halt_us;
 extern bool kbp_enable;
 
 /* Non-zero on a CPU where a schedule request may concern a poller. */
@@ -400,6 +411,12 @@ static inline bool kbp_is_thrifty(const struct kbp_napi *a)
 {
 	return kbp_is_adaptive(a) && kbp_adaptive_is_free(a->adaptive);
 }
+
+/* halt.c: standing still between two looks */
+bool kbp_halt(struct kbp_poller *p);
+u64 kbp_halt_take(struct kbp_poller *p);
+void kbp_halt_init(struct kbp_poller *p);
+void kbp_halt_exit(struct kbp_poller *p);
 
 /* freq.c: the frequency of a poller's CPU */
 #if IS_ENABLED(CONFIG_CPU_FREQ)

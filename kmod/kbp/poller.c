@@ -365,7 +365,8 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->irq_threads = IS_ENABLED(CONFIG_PREEMPT_RT);
 	view->patching = klp_patch_pending(current);
-	kbp_count(&p->stats, busy_ns, view->now_ns - p->last_ns);
+	kbp_count(&p->stats, busy_ns,
+		  view->now_ns - p->last_ns - kbp_halt_take(p));
 	p->last_ns = view->now_ns;
 }
 
@@ -393,10 +394,12 @@ static void kbp_let_interrupts(struct kbp_poller *p)
  * the host's CPU to other virtual ones. After packets once, for those whom they woke: on
  * the lab's clock PAUSE ends a CPU's turn. Not where more of class normal waits.
  */
-static void kbp_pause(const struct kbp_poller *p, bool work)
+static void kbp_pause(struct kbp_poller *p, bool work)
 {
 	unsigned int i, times = kbp_relax;
 
+	if (!work && kbp_halt(p))
+		return;
 	if (work)
 		times = list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ?
 			min(kbp_relax, 1U) : 0;
@@ -444,6 +447,7 @@ static int kbp_thread(void *data)
 	bool work;
 
 	p->last_ns = ktime_get_ns();
+	kbp_halt_take(p);
 	p->duty.last_ns = p->last_ns;
 	p->looked_ns = p->last_ns;
 	p->unlocked_ns = p->last_ns;
@@ -528,6 +532,7 @@ static struct kbp_poller *kbp_poller_alloc(const struct kbp_poller_config *confi
 	p->config = *config;
 	p->backlog.wanted = config->backlog;
 	kbp_handback_init(p);
+	kbp_halt_init(p);
 	return p;
 }
 
@@ -609,6 +614,7 @@ void kbp_poller_stop(struct kbp_poller *p)
 
 	kbp_thread_join(p);
 	hrtimer_cancel(&p->watchdog);
+	kbp_halt_exit(p);
 	/* It describes the thread. */
 	flush_work(&p->event_work);
 	kbp_backlog_recall(p);

@@ -348,6 +348,11 @@ enum kbp_a_napi {
  * @KBP_A_POLLER_STATS_POLLED_THROUGH: Times the poller began to poll its
  *	devices of mode adaptive through all gaps, because sleeping in these saved
  *	too little.
+ * @KBP_A_POLLER_STATS_HALTS: Times its CPU stood still for some microseconds
+ *	between two polls that found nothing; mode adaptive, where it polls
+ *	through.
+ * @KBP_A_POLLER_STATS_HALTED_NS: How long it did, nanoseconds; not in busy-
+ *	ns.
  */
 enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_PAD = 1,
@@ -373,6 +378,8 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_NORMAL_POLLS,
 	KBP_A_POLLER_STATS_NORMAL_OVERDUE,
 	KBP_A_POLLER_STATS_POLLED_THROUGH,
+	KBP_A_POLLER_STATS_HALTS,
+	KBP_A_POLLER_STATS_HALTED_NS,
 
 	/* private: */
 	__KBP_A_POLLER_STATS_MAX,
@@ -472,7 +479,9 @@ enum kbp_cmd {
 	X(deep_sleeps, DEEP_SLEEPS) \
 	X(normal_polls, NORMAL_POLLS) \
 	X(normal_overdue, NORMAL_OVERDUE) \
-	X(polled_through, POLLED_THROUGH)
+	X(polled_through, POLLED_THROUGH) \
+	X(halts, HALTS) \
+	X(halted_ns, HALTED_NS)
 
 /*
  * Counters of one attached NAPI instance since it was attached. X(field,

@@ -6,13 +6,14 @@
 # The modes of a poller, side by side with the same periodic packets: all of them come, none through NET_RX on the
 # poller's CPU, in each mode. Sleep polls once an interrupt. Adaptive learns the period, is awake before most packets
 # and polls a small part of what busy polls, also where an interrupt for what was sent comes just when it has to wake;
-# beside a device in mode busy it waits for no interrupt, and where sleeping would save little it polls through. In
-# silence both sleep and stay asleep. What can't be had together is refused.
+# beside a device in mode busy it waits for no interrupt, and where sleeping would save little it polls through, with
+# halts in between. In silence both sleep and stay asleep. What can't be had together is refused.
 
 . /lab/lib.sh
 . /lab/net.sh
 
 COUNT=500
+HALT=/sys/module/kbp/parameters/halt_us
 TRACING=/sys/kernel/tracing
 POLLS=$TRACING/events/kbp/kbp_poll
 
@@ -74,12 +75,20 @@ flow() {
 
 polls_through() { [ "$(kbp_counter polled_through)" = 1 ]; }
 
-# watch NAME SECONDS: sets $irqs and $slept to what becomes of eth0 and of the poller's thread meanwhile.
+# gone OWNER COUNTER: by how much it went up between /run/before and /run/after.
+gone() {
+	gone_from=$(sed -n "s/.*\"name\":\"$1\"[^}]*\"$2\":\([0-9]*\).*/\1/p" /run/before)
+	echo $(($(sed -n "s/.*\"name\":\"$1\"[^}]*\"$2\":\([0-9]*\).*/\1/p" /run/after) - gone_from))
+}
+
+# watch NAME SECONDS: sets $irqs, $slept, $halts, $halted and $busy (ns) to what becomes of eth0 and of the poller.
 watch() {
-	irqs=$(napi_counter schedules) slept=$(kbp_counter sleeps)
+	kbp stats --json > /run/before
 	sleep "$2"
-	irqs=$(($(napi_counter schedules) - irqs)) slept=$(($(kbp_counter sleeps) - slept))
-	echo "$1: scheduled $irqs times, $slept sleeps in $2 s; began to poll through $(kbp_counter polled_through) times"
+	kbp stats --json > /run/after
+	irqs=$(gone "eth0 queue 0" schedules) slept=$(gone "CPU $NET_CPU" sleeps) halts=$(gone "CPU $NET_CPU" halts)
+	halted=$(gone "CPU $NET_CPU" halted_ns) busy=$(gone "CPU $NET_CPU" busy_ns)
+	echo "$1: scheduled $irqs times, $slept sleeps in $2 s, $halts halts, $halted ns, busy for $busy ns"
 }
 
 # silent MODE MS: nothing comes for some seconds of the guest; it may be awake for so long.
@@ -163,16 +172,29 @@ detach
 attach adaptive --cpu-budget 2.5
 kbp show --json | grep -q '"cpu_budget_percent":2.5' || lab_fail "it does not say what was asked for"
 detach
-# Both sides of 10,417 frames a second leave so little time to sleep in that it is not worth its late packets. When they
-# end, what goes on with a tenth of them is worth it again.
+# In windows it does not stand still.
+[ "$(kbp_counter halts)" -eq 0 ] || lab_fail "it stood still where it does not poll through"
+# Both sides of 10,417 frames a second leave so little time to sleep in that it is not worth its late packets. It stands
+# still between two looks, which is not busy time. Halts as short as they usually are end late on this clock, and are
+# given up for a second each time. When the many frames end, what goes on with a tenth of them is worth a sleep again.
+echo 0 > "$HALT"
 attach adaptive
 kbp -n tester attach eth1 --cpu "$NET_CPU" --mode adaptive > /dev/null || lab_fail "attach eth1"
-flow 10417fps 3.3 1
+flow 10417fps 4.3 1
 many=$flow
-flow 1000fps 6 0
+flow 1000fps 7 0
 lab_wait_for 5 polls_through
+watch never-still 0.1
+[ "$halts" -eq 0 ] || lab_fail "halts are off, and yet it stood still $halts times"
+echo 50 > "$HALT"
 watch many 0.2
 [ "$irqs" -le 20 ] || lab_fail "it polls through, and yet the card was armed"
+[ "$halts" -ge 200 ] || lab_fail "it polls through, and did not stand still in between"
+[ "$halted" -ge 20000000 ] || lab_fail "it stood still $halts times, and for $halted ns only"
+[ $((halted + busy)) -le 400000000 ] || lab_fail "it stood still for $halted ns and was busy for $busy"
+echo 1 > "$HALT"
+watch late-halts 0.2
+if [ "$halts" -eq 0 ] || [ "$halts" -gt 100 ]; then lab_fail "halts end late: it stood still $halts times"; fi
 wait "$many" || lab_fail "flow: $(cat "$OUT/flow-10417fps.err")"
 sleep 1.2
 watch few 0.2

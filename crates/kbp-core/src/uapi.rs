@@ -779,6 +779,11 @@ pub mod attr_poller_stats {
     /// Times the poller began to poll its devices of mode adaptive through all gaps, because
     /// sleeping in these saved too little.
     pub const POLLED_THROUGH: u16 = 23;
+    /// Times its CPU stood still for some microseconds between two polls that found nothing; mode
+    /// adaptive, where it polls through.
+    pub const HALTS: u16 = 24;
+    /// How long it did, nanoseconds; not in busy-ns.
+    pub const HALTED_NS: u16 = 25;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -926,6 +931,16 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::POLLED_THROUGH,
         name: "polled_through",
         doc: "Times the poller began to poll its devices of mode adaptive through all gaps, because sleeping in these saved too little.",
+    },
+    Counter {
+        attr: attr_poller_stats::HALTS,
+        name: "halts",
+        doc: "Times its CPU stood still for some microseconds between two polls that found nothing; mode adaptive, where it polls through.",
+    },
+    Counter {
+        attr: attr_poller_stats::HALTED_NS,
+        name: "halted_ns",
+        doc: "How long it did, nanoseconds; not in busy-ns.",
     },
 ];
 

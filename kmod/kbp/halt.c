@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The CPU of a poller stands still between two looks at empty rings.
+ *
+ * Where packets come faster than one can sleep in between, mode adaptive polls
+ * through, and most of its polls find nothing. A halt is shorter than a sleep: the
+ * thread stays the one that runs, and nothing is scheduled. The timer that is set
+ * for its end, or any other interrupt, ends it.
+ *
+ * Owns struct kbp_halt of a poller. Context: the poller thread, with nothing held.
+ */
+#include <linux/irqflags.h>
+#include <linux/jiffies.h>
+#include <linux/sched/stat.h>
+#include <asm/processor.h>
+
+#include "kbp.h"
+
+/* The longest that can be asked for. */
+#define KBP_HALT_US_MAX		100U
+/* A halt has this share in the mean of how late they end, and is no later in it. */
+#define KBP_HALT_LATE_SHARE	16
+
+/* It ends the halt by being an interrupt. */
+static enum hrtimer_restart kbp_halt_end(struct hrtimer *timer)
+{
+	return HRTIMER_NORESTART;
+}
+
+static u64 kbp_halt_ns(void)
+{
+	return (u64)min(READ_ONCE(kbp_halt_us), KBP_HALT_US_MAX) * NSEC_PER_USEC;
+}
+
+/*
+ * Does this machine's timer end a halt in time? A coarse one does at the next tick,
+ * and the local one of some old processors (E400) stops in it.
+ */
+static bool kbp_halts_end(u64 halt_ns)
+{
+	return hrtimer_resolution <= halt_ns &&
+	       !boot_cpu_has_bug(X86_BUG_AMD_APIC_C1E);
+}
+
+/*
+ * May it stand still? Only where it polls through, for nobody but devices in mode
+ * adaptive, and where nothing is due at a set time. Who allows no idle state on this
+ * CPU, or boots with idle=poll, wants no halt either.
+ */
+static bool kbp_may_halt(const struct kbp_poller *p)
+{
+	return p->thrift.through && p->wakeful && !p->kept && !p->due_ns &&
+	       p->config.cstate.max_us &&
+	       boot_option_idle_override != IDLE_POLL &&
+	       READ_ONCE(p->state) == KBP_STATE_POLLING &&
+	       time_after_eq(jiffies, p->halt.again);
+}
+
+/* Has something come since the round that found nothing, or somebody for the CPU? */
+static bool kbp_is_wanted(const struct kbp_poller *p)
+{
+	return need_resched() || !single_task_running() ||
+	       !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
+	       !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ||
+	       kbp_backlog_has_packets(p);
+}
+
+/*
+ * Where halts end later by as much as they were to last (a hypervisor that gives the
+ * CPU to others, a slow idle state), packets wait for that: then none is made for a
+ * second. One that another interrupt has ended says nothing. One that is very late is
+ * not enough, two of sixteen are.
+ */
+static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 took_ns)
+{
+	if (took_ns < halt_ns)
+		return;
+	h->late_ns -= h->late_ns / KBP_HALT_LATE_SHARE;
+	h->late_ns += min(took_ns - halt_ns, KBP_HALT_LATE_SHARE * halt_ns) /
+		      KBP_HALT_LATE_SHARE;
+	if (h->late_ns <= halt_ns)
+		return;
+	h->late_ns = 0;
+	h->again = jiffies + HZ;
+}
+
+/*
+ * With preemption and interrupts off until the CPU stands still: what comes from then
+ * on ends the halt by its interrupt. A thread that is to run at the next tick only
+ * (PREEMPT_LAZY) waits for that.
+ *
+ * Return: how long it stood still, nanoseconds; 0: not at all.
+ */
+static u64 kbp_halt_for(struct kbp_poller *p, u64 halt_ns)
+{
+	u64 begin_ns, took_ns = 0;
+
+	preempt_disable();
+	local_irq_disable();
+	if (kbp_is_wanted(p)) {
+		local_irq_enable();
+	} else {
+		begin_ns = ktime_get_ns();
+		hrtimer_start(&p->halt.timer, ns_to_ktime(halt_ns),
+			      HRTIMER_MODE_REL_PINNED_HARD);
+		safe_halt();
+		took_ns = ktime_get_ns() - begin_ns;
+	}
+	preempt_enable();
+	return took_ns;
+}
+
+/**
+ * kbp_halt() - nothing was found: stand still for a moment, where that is allowed
+ * @p: the poller
+ *
+ * Return: whether it did.
+ */
+bool kbp_halt(struct kbp_poller *p)
+{
+	u64 halt_ns = kbp_halt_ns();
+	u64 took_ns;
+
+	if (!halt_ns || !kbp_may_halt(p) || !kbp_halts_end(halt_ns))
+		return false;
+	took_ns = kbp_halt_for(p, halt_ns);
+	if (!took_ns)
+		return false;
+	p->halt.halted_ns += took_ns;
+	kbp_count(&p->stats, halts, 1);
+	kbp_count(&p->stats, halted_ns, took_ns);
+	kbp_halt_learn(&p->halt, halt_ns, took_ns);
+	return true;
+}
+
+/**
+ * kbp_halt_take() - the time that it stood still since this was asked last
+ * @p: the poller
+ *
+ * Return: nanoseconds, which are not time spent polling.
+ */
+u64 kbp_halt_take(struct kbp_poller *p)
+{
+	u64 halted_ns = p->halt.halted_ns;
+
+	p->halt.halted_ns = 0;
+	return halted_ns;
+}
+
+void kbp_halt_init(struct kbp_poller *p)
+{
+	p->halt.again = jiffies;
+	hrtimer_setup(&p->halt.timer, kbp_halt_end, CLOCK_MONOTONIC,
+		      HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/**
+ * kbp_halt_exit() - the thread is gone
+ * @p: its poller
+ */
+void kbp_halt_exit(struct kbp_poller *p)
+{
+	hrtimer_cancel(&p->halt.timer);
+}
