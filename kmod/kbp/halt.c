@@ -24,6 +24,9 @@
 /* It ends the halt by being an interrupt. */
 static enum hrtimer_restart kbp_halt_end(struct hrtimer *timer)
 {
+	struct kbp_halt *h = container_of(timer, struct kbp_halt, timer);
+
+	h->ended_ns = ktime_get_ns();
 	return HRTIMER_NORESTART;
 }
 
@@ -68,15 +71,16 @@ static bool kbp_is_wanted(const struct kbp_poller *p)
 /*
  * Where halts end later by as much as they were to last (a hypervisor that gives the
  * CPU to others, a slow idle state), packets wait for that: then none is made for a
- * second. One that another interrupt has ended says nothing. One that is very late is
- * not enough, two of sixteen are.
+ * second. One that another interrupt has ended says nothing, and what handlers take
+ * once it has ended is no lateness. One that is very late is not enough, two of sixteen
+ * are.
  */
-static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 took_ns)
+static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 due_ns)
 {
-	if (took_ns < halt_ns)
+	if (h->ended_ns <= due_ns)
 		return;
 	h->late_ns -= h->late_ns / KBP_HALT_LATE_SHARE;
-	h->late_ns += min(took_ns - halt_ns, KBP_HALT_LATE_SHARE * halt_ns) /
+	h->late_ns += min(h->ended_ns - due_ns, KBP_HALT_LATE_SHARE * halt_ns) /
 		      KBP_HALT_LATE_SHARE;
 	if (h->late_ns <= halt_ns)
 		return;
@@ -100,11 +104,13 @@ static u64 kbp_halt_for(struct kbp_poller *p, u64 halt_ns)
 	if (kbp_is_wanted(p)) {
 		local_irq_enable();
 	} else {
+		p->halt.ended_ns = 0;
 		begin_ns = ktime_get_ns();
 		hrtimer_start(&p->halt.timer, ns_to_ktime(halt_ns),
 			      HRTIMER_MODE_REL_PINNED_HARD);
 		safe_halt();
 		took_ns = ktime_get_ns() - begin_ns;
+		kbp_halt_learn(&p->halt, halt_ns, begin_ns + halt_ns);
 	}
 	preempt_enable();
 	return took_ns;
@@ -129,7 +135,6 @@ bool kbp_halt(struct kbp_poller *p)
 	p->halt.halted_ns += took_ns;
 	kbp_count(&p->stats, halts, 1);
 	kbp_count(&p->stats, halted_ns, took_ns);
-	kbp_halt_learn(&p->halt, halt_ns, took_ns);
 	return true;
 }
 

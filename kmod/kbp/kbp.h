@@ -172,7 +172,8 @@ struct kbp_merging {
 struct kbp_halt {
 	struct hrtimer timer;
 	u64 halted_ns;			/* since time was last accounted for */
-	u64 late_ns;			/* mean of how late halts ended */
+	u64 ended_ns;			/* when the timer ended the last; 0: it did not */
+	u64 late_ns;			/* mean of how late it ends them */
 	unsigned long again;		/* jiffies: none before */
 };
 

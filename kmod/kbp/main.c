@@ -21,9 +21,9 @@ unsigned int kbp_window_us;
 module_param_named(window_us, kbp_window_us, uint, 0644);
 MODULE_PARM_DESC(window_us, "mode adaptive polls for so long after each packet, microseconds, and not as it has learned; for comparisons (default 0: as learned)");
 
-unsigned int kbp_halt_us = 5;
+unsigned int kbp_halt_us = 4;
 module_param_named(halt_us, kbp_halt_us, uint, 0644);
-MODULE_PARM_DESC(halt_us, "where mode adaptive polls through since sleeping saves too little, the CPU stands still for so long between two looks at empty rings, microseconds, 100 at most (default 5; 0: it polls at once)");
+MODULE_PARM_DESC(halt_us, "where mode adaptive polls through since sleeping saves too little, the CPU stands still for so long between two looks at empty rings, microseconds, 100 at most (default 4; 0: it polls at once)");
 
 bool kbp_enable = true;
 module_param_named(enable, kbp_enable, bool, 0444);

@@ -460,6 +460,8 @@ static int kbp_thread(void *data)
 			kbp_let_interrupts(p);
 			if (unlikely(p->lacking) && !p->letting_go)
 				kbp_claim_all(p);
+			if (!work)
+				kbp_count(&p->stats, empty_rounds, 1);
 			kbp_pause(p, work);
 		} while (kbp_may_spin(p, work));
 		kbp_quiescent(p);

@@ -348,6 +348,8 @@ enum kbp_a_napi {
  * @KBP_A_POLLER_STATS_POLLED_THROUGH: Times the poller began to poll its
  *	devices of mode adaptive through all gaps, because sleeping in these saved
  *	too little.
+ * @KBP_A_POLLER_STATS_EMPTY_ROUNDS: Rounds of polling, each of all devices
+ *	that it holds, that found nothing.
  * @KBP_A_POLLER_STATS_HALTS: Times its CPU stood still for some microseconds
  *	between two polls that found nothing; mode adaptive, where it polls
  *	through.
@@ -378,6 +380,7 @@ enum kbp_a_poller_stats {
 	KBP_A_POLLER_STATS_NORMAL_POLLS,
 	KBP_A_POLLER_STATS_NORMAL_OVERDUE,
 	KBP_A_POLLER_STATS_POLLED_THROUGH,
+	KBP_A_POLLER_STATS_EMPTY_ROUNDS,
 	KBP_A_POLLER_STATS_HALTS,
 	KBP_A_POLLER_STATS_HALTED_NS,
 
@@ -480,6 +483,7 @@ enum kbp_cmd {
 	X(normal_polls, NORMAL_POLLS) \
 	X(normal_overdue, NORMAL_OVERDUE) \
 	X(polled_through, POLLED_THROUGH) \
+	X(empty_rounds, EMPTY_ROUNDS) \
 	X(halts, HALTS) \
 	X(halted_ns, HALTED_NS)
 

@@ -779,11 +779,13 @@ pub mod attr_poller_stats {
     /// Times the poller began to poll its devices of mode adaptive through all gaps, because
     /// sleeping in these saved too little.
     pub const POLLED_THROUGH: u16 = 23;
+    /// Rounds of polling, each of all devices that it holds, that found nothing.
+    pub const EMPTY_ROUNDS: u16 = 24;
     /// Times its CPU stood still for some microseconds between two polls that found nothing; mode
     /// adaptive, where it polls through.
-    pub const HALTS: u16 = 24;
+    pub const HALTS: u16 = 25;
     /// How long it did, nanoseconds; not in busy-ns.
-    pub const HALTED_NS: u16 = 25;
+    pub const HALTED_NS: u16 = 26;
 }
 
 /// Counters of one attached NAPI instance since it was attached.
@@ -931,6 +933,11 @@ pub const POLLER_COUNTERS: &[Counter] = &[
         attr: attr_poller_stats::POLLED_THROUGH,
         name: "polled_through",
         doc: "Times the poller began to poll its devices of mode adaptive through all gaps, because sleeping in these saved too little.",
+    },
+    Counter {
+        attr: attr_poller_stats::EMPTY_ROUNDS,
+        name: "empty_rounds",
+        doc: "Rounds of polling, each of all devices that it holds, that found nothing.",
     },
     Counter {
         attr: attr_poller_stats::HALTS,

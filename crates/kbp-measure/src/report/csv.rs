@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::result::Row;
 
 /// The columns, in order.
-pub const COLUMNS: [&str; 58] = [
+pub const COLUMNS: [&str; 59] = [
     "run",
     "kernel",
     "clock",
@@ -47,6 +47,7 @@ pub const COLUMNS: [&str; 58] = [
     "poller_sleeps",
     "poller_wakeups",
     "poller_empty_polls",
+    "poller_empty_rounds",
     "poller_slowdowns",
     "poller_speedups",
     "server_ns",
@@ -149,6 +150,7 @@ fn costs(row: &Row) -> Vec<String> {
         optional(poller.map(|poller| poller.sleeps)),
         optional(poller.map(|poller| poller.wakeups)),
         optional(poller.and_then(|poller| poller.empty_polls)),
+        optional(poller.and_then(|poller| poller.empty_rounds)),
         optional(poller.and_then(|poller| poller.slowdowns)),
         optional(poller.and_then(|poller| poller.speedups)),
         optional(cpu.map(|cpu| cpu.server_ns)),

@@ -267,6 +267,9 @@ pub struct PollerDelta {
     /// Polls of what is attached to it that found nothing; absent where it was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_polls: Option<u64>,
+    /// Rounds of polls that found nothing, on nothing that it holds; absent where it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_rounds: Option<u64>,
     /// Times it lowered the frequency of its CPU; absent where that does not follow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slowdowns: Option<u64>,

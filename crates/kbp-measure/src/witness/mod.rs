@@ -211,6 +211,7 @@ impl Watch {
             sleeps: counter("sleeps")?,
             wakeups: counter("wakeups")?,
             empty_polls: Some(empty_polls(&mut client, self.cpu)?),
+            empty_rounds: Some(counter("empty_rounds")?),
             slowdowns: follows.then(|| counter("slowdowns")).transpose()?,
             speedups: follows.then(|| counter("speedups")).transpose()?,
         }))
@@ -318,6 +319,7 @@ fn poller_since(then: &PollerDelta, now: &PollerDelta) -> PollerDelta {
         sleeps: now.sleeps.saturating_sub(then.sleeps),
         wakeups: now.wakeups.saturating_sub(then.wakeups),
         empty_polls: since(then.empty_polls, now.empty_polls),
+        empty_rounds: since(then.empty_rounds, now.empty_rounds),
         slowdowns: since(then.slowdowns, now.slowdowns),
         speedups: since(then.speedups, now.speedups),
     }
