@@ -18,9 +18,6 @@
 
 /* The longest that can be asked for. */
 #define KBP_HALT_US_MAX		100U
-/* A halt has this share in the mean of how late they end, and is no later in it. */
-#define KBP_HALT_LATE_SHARE	16
-
 /* It ends the halt by being an interrupt. */
 static enum hrtimer_restart kbp_halt_end(struct hrtimer *timer)
 {
@@ -62,30 +59,19 @@ static bool kbp_may_halt(const struct kbp_poller *p)
 /* Has something come since the round that found nothing, or somebody for the CPU? */
 static bool kbp_is_wanted(const struct kbp_poller *p)
 {
-	return need_resched() || !single_task_running() ||
-	       !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
-	       !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]) ||
-	       kbp_backlog_has_packets(p);
+	return need_resched() || !single_task_running() || kbp_has_work(p);
 }
 
 /*
- * Where halts end later by as much as they were to last (a hypervisor that gives the
- * CPU to others, a slow idle state), packets wait for that: then none is made for a
- * second. One that another interrupt has ended says nothing, and what handlers take
- * once it has ended is no lateness. One that is very late is not enough, two of sixteen
- * are.
+ * Where halts end late (a hypervisor that gives the CPU to others, a slow idle state),
+ * packets wait for that: then none is made for a second. One that another interrupt has
+ * ended says nothing, and what handlers take once it has ended is no lateness.
  */
 static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 due_ns)
 {
-	if (h->ended_ns <= due_ns)
-		return;
-	h->late_ns -= h->late_ns / KBP_HALT_LATE_SHARE;
-	h->late_ns += min(h->ended_ns - due_ns, KBP_HALT_LATE_SHARE * halt_ns) /
-		      KBP_HALT_LATE_SHARE;
-	if (h->late_ns <= halt_ns)
-		return;
-	h->late_ns = 0;
-	h->again = jiffies + HZ;
+	if (h->ended_ns > due_ns &&
+	    kbp_halts_are_late(&h->late_ns, halt_ns, h->ended_ns - due_ns))
+		h->again = jiffies + HZ;
 }
 
 /*

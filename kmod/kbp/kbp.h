@@ -321,6 +321,14 @@ static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
 	return kbp_backlog_wanted(p) == KBP_BACKLOG_ATTACHED;
 }
 
+/* Is something scheduled, or in a backlog that it holds? The answer may be old. */
+static inline bool kbp_has_work(const struct kbp_poller *p)
+{
+	return kbp_backlog_has_packets(p) ||
+	       !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
+	       !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
+}
+
 static inline enum kbp_poll_class kbp_backlog_class(enum kbp_backlog wanted)
 {
 	return wanted == KBP_BACKLOG_ATTACHED ? KBP_POLL_CLASS_RT :

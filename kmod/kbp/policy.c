@@ -177,3 +177,21 @@ bool kbp_lets_go(u64 locked_ns)
 {
 	return locked_ns % (KBP_WAITER_NS + KBP_LET_GO_NS) >= KBP_WAITER_NS;
 }
+
+/**
+ * kbp_halts_are_late() - a halt is over: do they end later than they are to last?
+ * @late_ns: how late they end on average; forgotten when that is so
+ * @halt_ns: how long they are to last
+ * @this_ns: how late this one ended
+ */
+bool kbp_halts_are_late(u64 *late_ns, u64 halt_ns, u64 this_ns)
+{
+	u64 most_ns = KBP_HALT_LATE_MAX * halt_ns;
+
+	*late_ns -= *late_ns / KBP_HALT_LATE_SHARE;
+	*late_ns += (this_ns < most_ns ? this_ns : most_ns) / KBP_HALT_LATE_SHARE;
+	if (*late_ns <= halt_ns)
+		return false;
+	*late_ns = 0;
+	return true;
+}

@@ -77,6 +77,14 @@ typedef uint64_t u64;
 #define KBP_WAITER_NS		100000000ULL
 #define KBP_LET_GO_NS		25000000ULL
 
+/*
+ * Halts: one has this share in the mean of how late they end, and counts as no later
+ * than so many times its length. So one that is very late is not too many, and two of
+ * sixteen are.
+ */
+#define KBP_HALT_LATE_SHARE	16
+#define KBP_HALT_LATE_MAX	12
+
 enum kbp_step {
 	KBP_STEP_POLL,		/* poll on */
 	KBP_STEP_NAP,		/* rest, interrupts stay masked */
@@ -123,6 +131,7 @@ struct kbp_rest {
 };
 
 bool kbp_lets_go(u64 locked_ns);
+bool kbp_halts_are_late(u64 *late_ns, u64 halt_ns, u64 this_ns);
 u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed);
 struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 			      const struct kbp_view *view);

@@ -301,6 +301,37 @@ static void test_letting_go(void)
 	}
 }
 
+/* Of 100 halts each @every-th is very late; the others end a little late, as they do. */
+static bool gives_up(int every)
+{
+	u64 halt_ns = 4000, late_ns = 0;
+	int i;
+
+	for (i = 1; i <= 100; i++)
+		if (kbp_halts_are_late(&late_ns, halt_ns,
+				       i % every ? halt_ns / 8 : NSEC_PER_SEC))
+			return true;
+	return false;
+}
+
+static void test_late_halts(void)
+{
+	u64 late_ns = 0;
+	int i;
+
+	if (gives_up(60))
+		fail("one very late halt is too many", 0);
+	if (!gives_up(16))
+		fail("two very late halts of sixteen are not too many", 0);
+	for (i = 0; i < 1000; i++)
+		if (kbp_halts_are_late(&late_ns, 4000, 3900))
+			fail("halts that end in time are too late", 0);
+	for (i = 0; i < 100; i++)
+		if (kbp_halts_are_late(&late_ns, 4000, 4400))
+			return;
+	fail("halts that end late are not noticed", 0);
+}
+
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -323,6 +354,7 @@ int main(void)
 	test_irq_threads(2000);
 	test_irq_threads(100000);
 	test_letting_go();
+	test_late_halts();
 	for (life = 0; life < LIVES; life++)
 		flood_rest(KBP_PATCH_NS, 130000);
 	for (life = 0; life < LIVES; life++)
