@@ -59,7 +59,8 @@ static bool kbp_may_halt(const struct kbp_poller *p)
 /* Has something come since the round that found nothing, or somebody for the CPU? */
 static bool kbp_is_wanted(const struct kbp_poller *p)
 {
-	return need_resched() || !single_task_running() || kbp_has_work(p);
+	return need_resched() || !single_task_running() ||
+	       kbp_backlog_has_packets(p) || kbp_has_scheduled(p);
 }
 
 /*

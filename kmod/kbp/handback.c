@@ -43,8 +43,7 @@ bool kbp_holds(const struct kbp_poller *p)
 static bool kbp_has_work(const struct kbp_poller *p)
 {
 	return kbp_holds(p) || kbp_backlog_is_waiting(p) ||
-	       !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
-	       !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
+	       kbp_has_scheduled(p);
 }
 
 /**

@@ -321,11 +321,10 @@ static inline bool kbp_backlog_is_attached(const struct kbp_poller *p)
 	return kbp_backlog_wanted(p) == KBP_BACKLOG_ATTACHED;
 }
 
-/* Is something scheduled, or in a backlog that it holds? The answer may be old. */
-static inline bool kbp_has_work(const struct kbp_poller *p)
+/* Is an instance on a list of it? Without its lock the answer may be old. */
+static inline bool kbp_has_scheduled(const struct kbp_poller *p)
 {
-	return kbp_backlog_has_packets(p) ||
-	       !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
+	return !list_empty(&p->todo[KBP_POLL_CLASS_RT]) ||
 	       !list_empty(&p->todo[KBP_POLL_CLASS_NORMAL]);
 }
 

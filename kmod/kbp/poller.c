@@ -358,7 +358,8 @@ static void kbp_look(struct kbp_poller *p, bool work, struct kbp_view *view)
 	p->lacking = kbp_lacks(p);
 	view->holds = kbp_holds(p) || kbp_backlog_is_attached(p) || p->lacking;
 	/* Who waits for interrupts has to look again only at what they have added. */
-	view->work = (work && view->holds) || kbp_has_work(p);
+	view->work = (work && view->holds) || kbp_backlog_has_packets(p) ||
+		     kbp_has_scheduled(p);
 	view->alone = single_task_running();
 	view->fifo = p->config.policy == KBP_POLICY_FIFO;
 	view->irq_threads = IS_ENABLED(CONFIG_PREEMPT_RT);
