@@ -120,6 +120,10 @@ pub struct CompareArgs {
     /// CPUs of housekeeping, tester, poller and application [default: 0,1,2,3, or what there is]
     #[arg(long, value_delimiter = ',', num_args = 4, value_name = "N")]
     cpus: Vec<u32>,
+    /// A further CPU, which receives the replies to --open-loop and --throughput: else the tester's CPU does, and sees one
+    /// that comes while it sends after that
+    #[arg(long, value_name = "N")]
+    receiver_cpu: Option<u32>,
     /// CPU to which interfaces without interrupts steer their packets, for all mechanisms alike: poller, none, or a number
     #[arg(long, default_value = "poller", value_name = "CPU")]
     rps: String,
@@ -217,12 +221,14 @@ impl CompareArgs {
         let any = "0.0.0.0:0"
             .parse()
             .map_err(|_| Error::Panicked("parsing"))?;
+        let frames = self.frames.traffics(u64::from(self.seed), TIMEOUT_NS)?;
         Ok(Options {
             path: PathOptions {
                 nics: pair(&self.nics, "--nics")?,
                 rules: self.rules,
                 rps_cpu: self.rps_cpu(cpus)?,
                 cpus,
+                receiver_cpu: self.receiver_cpu(cpus, &frames)?,
                 port: self.port,
                 app_priority: self.app_priority,
             },
@@ -234,7 +240,7 @@ impl CompareArgs {
                 linger_ns: 0,
                 ..ClientConfig::new(any, u64::from(self.seed))
             },
-            frames: self.frames.traffics(u64::from(self.seed), TIMEOUT_NS)?,
+            frames,
             row_ns: self.row_ns(preset::find(&self.preset)?),
             mechanisms: MechanismConfig {
                 fifo_priority: self.poller_priority,
@@ -308,6 +314,28 @@ impl CompareArgs {
         Ok(spread(&online.iter().collect::<Vec<_>>()))
     }
 
+    /// One that nobody else of the path has, and that has something to do.
+    fn receiver_cpu(&self, cpus: Cpus, frames: &[Traffic]) -> Result<Option<u32>> {
+        let Some(cpu) = self.receiver_cpu else {
+            return Ok(None);
+        };
+        let others = [cpus.tester, cpus.poller, cpus.application];
+        if others.contains(&cpu) {
+            return Err(Error::Invalid(format!(
+                "--receiver-cpu {cpu}: tester, poller and application have CPUs {}, {} and {}, it has to be another one",
+                cpus.tester, cpus.poller, cpus.application
+            )));
+        }
+        let is_open_loop = |t: &Traffic| matches!(t, Traffic::OpenLoop(_) | Traffic::Throughput(_));
+        if !frames.iter().any(is_open_loop) {
+            return Err(Error::Invalid(
+                "--receiver-cpu is for --open-loop and --throughput: the client of a ping-pong does nothing but wait for its reply".into(),
+            ));
+        }
+        Host::system().require_online(cpu)?;
+        Ok(Some(cpu))
+    }
+
     fn rps_cpu(&self, cpus: Cpus) -> Result<Option<u32>> {
         match self.rps.as_str() {
             "poller" => Ok(Some(cpus.poller)),
@@ -350,6 +378,7 @@ impl CompareArgs {
             warmup_pings: client.warmup_pings,
             row_ns: options.row_ns.clone(),
             cpus: options.path.cpus,
+            receiver_cpu: options.path.receiver_cpu,
             app_fifo_priority: self.app_priority,
             poller_fifo_priority: self.poller_priority,
             rt_budget: Some(self.rt_budget),

@@ -18,7 +18,7 @@ use crate::hold;
 use crate::party::sockperf::Sockperf;
 use crate::place::Place;
 use crate::result::{Row, NO_TRAFFIC, TOOL_KBP, TOOL_SOCKPERF};
-use crate::tester::backend::Udp;
+use crate::tester::backend::{Aside, Backend, Udp};
 use crate::tester::openloop::{self, OpenLoopConfig};
 use crate::tester::pingpong::{run_client, ClientConfig};
 use crate::tester::throughput::{self, ThroughputConfig};
@@ -35,6 +35,8 @@ pub struct Ends {
     pub server_place: Place,
     /// Where the client runs.
     pub client_place: Place,
+    /// Where replies to an open loop are received; `None`: by its client, where it runs.
+    pub receiver_place: Option<Place>,
     /// The container that the server runs in.
     pub container: Option<End>,
 }
@@ -120,9 +122,18 @@ fn ping_pong(ends: &Ends, config: &ClientConfig, label: Label, on_warm: OnWarm) 
     })
 }
 
+/// The way of an open loop's frames, from the namespace of the calling thread.
+fn backend(ends: &Ends) -> Result<Box<dyn Backend>> {
+    let socket = Udp::connect(ends.target)?;
+    Ok(match &ends.receiver_place {
+        Some(place) => Box::new(Aside::read_at(socket, place)?),
+        None => Box::new(socket),
+    })
+}
+
 fn open_loop(ends: &Ends, config: &OpenLoopConfig, label: Label, on_warm: OnWarm) -> Result<Row> {
-    let mut backend = Udp::connect(ends.target)?;
-    let report = openloop::run(&mut backend, config, on_warm)?;
+    let mut backend = backend(ends)?;
+    let report = openloop::run(backend.as_mut(), config, on_warm)?;
     Ok(report.row(label.mode, label.load, label.round))
 }
 
@@ -133,9 +144,9 @@ fn highest_rate(
     label: Label,
     on_warm: OnWarm,
 ) -> Result<Row> {
-    let mut backend = Udp::connect(ends.target)?;
+    let mut backend = backend(ends)?;
     on_warm()?;
-    let report = throughput::run(&mut backend, config, |_, _| {})?;
+    let report = throughput::run(backend.as_mut(), config, |_, _| {})?;
     Ok(report.row(label.mode, label.load, label.round))
 }
 
@@ -285,6 +296,7 @@ mod tests {
             target: server.parse().unwrap(),
             server_place: Place::default(),
             client_place: Place::default(),
+            receiver_place: None,
             container: None,
         }
     }
@@ -311,6 +323,7 @@ mod tests {
         let ends = Ends {
             server_place: place.clone(),
             client_place: place,
+            receiver_place: None,
             ..ends()
         };
         let config = ClientConfig {

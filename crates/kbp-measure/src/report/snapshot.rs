@@ -125,6 +125,10 @@ fn configuration(config: &Config) -> Vec<Definition> {
         ("Storm", config.storm.clone()),
         ("Seed", config.seed.to_string()),
     ];
+    if let Some(cpu) = config.receiver_cpu {
+        let words = format!("replies to an open loop are received by CPU {cpu}");
+        list.push(("Receiver", words));
+    }
     if let Some(cpu) = config.rps_cpu {
         let words =
             format!("RPS to CPU {cpu} on interfaces without interrupts, for every mechanism");

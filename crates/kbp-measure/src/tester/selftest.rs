@@ -186,11 +186,13 @@ fn to_itself(backend: &mut dyn Backend) -> Result<RttNs> {
         let sent_ns = monotonic_ns()?;
         let mut is_sent = backend.send(&payload)?;
         let back_ns = loop {
-            let len = backend.recv(&mut buffer)?;
-            let now_ns = monotonic_ns()?;
-            if len == Some(PAYLOAD_LEN) && buffer[..PAYLOAD_LEN] == payload {
-                break now_ns;
+            match backend.recv(&mut buffer)? {
+                Some(arrival) if arrival.len == PAYLOAD_LEN && buffer[..PAYLOAD_LEN] == payload => {
+                    break arrival.at_ns;
+                }
+                _ => {}
             }
+            let now_ns = monotonic_ns()?;
             if now_ns - sent_ns > LOST_NS {
                 return Err(Error::SelfTest(format!(
                     "{} did not bring back what was sent to it within {} ms",
@@ -250,7 +252,7 @@ mod tests {
     use nix::sys::resource::{getrusage, UsageWho};
 
     use super::*;
-    use crate::tester::backend::Drops;
+    use crate::tester::backend::{Arrival, Drops};
 
     #[test]
     fn every_back_end_has_a_floor_on_this_machine() {
@@ -307,10 +309,14 @@ mod tests {
             Ok(true)
         }
 
-        fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
-            Ok((Self::sleeps() > self.sleeps).then(|| {
-                buffer[..self.sent.len()].copy_from_slice(&self.sent);
-                self.sent.len()
+        fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>> {
+            if Self::sleeps() <= self.sleeps {
+                return Ok(None);
+            }
+            buffer[..self.sent.len()].copy_from_slice(&self.sent);
+            Ok(Some(Arrival {
+                len: self.sent.len(),
+                at_ns: monotonic_ns()?,
             }))
         }
 

@@ -7,10 +7,12 @@
 //! | `ring` | AF_PACKET with mapped rings on an interface; a host of its own with its own MAC and IPv4 address | the interface's driver |
 //! | `wire` | the network card of a QEMU guest, by unix datagrams (`kbp lab run --wire`); the tester is outside the guest | nothing of the guest but what is measured |
 //!
-//! All stamp on one clock, in user space, right before the send and right after the receive.
+//! All stamp on one clock, in user space, right before the send and right after the receive. One thread does both, and sees
+//! a reply late by the time of one send, unless the socket is read [`Aside`].
 //!
 //! Not here: what is sent and when ([`super::openloop`]).
 
+mod aside;
 mod frame;
 mod ring;
 mod station;
@@ -25,6 +27,7 @@ use std::path::PathBuf;
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
 
+pub use aside::Aside;
 pub use ring::Ring;
 pub use station::{Link, Station, StationAddress};
 pub use udp::Udp;
@@ -59,6 +62,23 @@ pub struct Drops {
     pub tester: u64,
 }
 
+/// A payload that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its whole length, bytes.
+    pub len: usize,
+    /// When it was received, nanoseconds of the clock.
+    pub at_ns: u64,
+}
+
+impl Arrival {
+    /// One of `len` bytes that was received just now.
+    pub(super) fn now(len: usize) -> Result<Self> {
+        let at_ns = monotonic_ns()?;
+        Ok(Self { len, at_ns })
+    }
+}
+
 /// A way to the reflector and back.
 pub trait Backend: fmt::Debug {
     /// The reflector and the way there, for messages.
@@ -73,12 +93,12 @@ pub trait Backend: fmt::Debug {
     /// When the path is gone or refuses such a frame.
     fn send(&mut self, payload: &[u8]) -> Result<bool>;
 
-    /// The next payload that came, if one did: its whole length, of which `buffer` holds as much as
-    /// it has room for. Never waits.
+    /// The next payload that came, if one did. `buffer` holds as much of it as it has room for, the header of a probe
+    /// ([`super::openloop::PROBE_LEN`] bytes) at least. Never waits.
     ///
     /// # Errors
     /// When the path is gone.
-    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>>;
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>>;
 
     /// Sleeps until something may have come, or until `until_ns` of the clock.
     ///

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use etherparse::ArpOperation;
 
 use super::frame::{self, End, Incoming, BROADCAST, HEADERS_LEN};
-use super::{wait_readable, Backend, Drops, Ends};
+use super::{wait_readable, Arrival, Backend, Drops, Ends};
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -158,7 +158,7 @@ impl<L: Link> Backend for Station<L> {
         self.link.send_frame(&self.frame)
     }
 
-    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>> {
         // What is not for us is passed over; its number is bounded, so that sending goes on.
         for _ in 0..16 {
             let Some(len) = self.link.recv_frame(&mut self.inbox)? else {
@@ -169,7 +169,7 @@ impl<L: Link> Backend for Station<L> {
                 Incoming::Payload(payload) => {
                     let kept = payload.len().min(buffer.len());
                     buffer[..kept].copy_from_slice(&payload[..kept]);
-                    return Ok(Some(payload.len()));
+                    return Arrival::now(payload.len()).map(Some);
                 }
                 Incoming::Who { mac, address } => self.answer(mac, address)?,
                 _ => {}

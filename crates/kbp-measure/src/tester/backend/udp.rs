@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use super::{is_full, set_option, wait_readable, widen_buffers, Backend, Drops};
+use super::{is_full, set_option, wait_readable, widen_buffers, Arrival, Backend, Drops};
 use crate::error::{Error, Result};
 use crate::tester::openloop::{OVERHEAD_V4, OVERHEAD_V6};
 
@@ -70,6 +70,19 @@ impl Udp {
         })
     }
 
+    /// Another handle of the same socket.
+    ///
+    /// # Errors
+    /// When there are no more file descriptors.
+    pub(super) fn share(&self) -> Result<Self> {
+        let what = || format!("share the socket to {}", self.server);
+        Ok(Self {
+            socket: self.socket.try_clone().map_err(|e| Error::sys(what(), e))?,
+            server: self.server,
+            dropped: self.dropped,
+        })
+    }
+
     fn error(&self, verb: &str, source: std::io::Error) -> Error {
         let addr = self.server;
         match source.raw_os_error() {
@@ -102,9 +115,9 @@ impl Backend for Udp {
         }
     }
 
-    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>> {
         match self.socket.recv(buffer) {
-            Ok(len) => Ok(Some(len)),
+            Ok(len) => Arrival::now(len).map(Some),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 Ok(None)
             }

@@ -39,3 +39,4 @@ pub use run::{run, OpenLoopConfig, Pause};
 pub use schedule::{
     bits, Rate, Schedule, FRAME_BYTES_MAX, FRAME_BYTES_MIN, OVERHEAD_V4, OVERHEAD_V6, RATE_BPS_MIN,
 };
+pub(super) use turns::Turns;

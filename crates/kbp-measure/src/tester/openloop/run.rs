@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loop: a frame when one is due, else a look for what came back. One thread does both, as a
-//! tester in a guest has one CPU; so a reply can be seen late by the time of one send.
+//! The loop: a frame when one is due, else a look for what came back. One thread does both, as a tester in a guest may have
+//! one CPU; when a reply came is the back end's to say.
 //!
 //! Not here: the back end, and where the thread runs ([`crate::place`]).
 
@@ -316,13 +316,12 @@ impl<'a> Phase<'a> {
     }
 
     fn receive(&mut self, backend: &mut dyn Backend) -> Result<bool> {
-        let Some(len) = backend.recv(&mut self.buffer)? else {
+        let Some(arrival) = backend.recv(&mut self.buffer)? else {
             return Ok(false);
         };
-        let now_ns = monotonic_ns()?;
-        let payload = &self.buffer[..len.min(self.buffer.len())];
+        let payload = &self.buffer[..arrival.len.min(self.buffer.len())];
         if let Seen::First { seq, due_ns } = self.ledger.received(payload) {
-            let rtt_ns = now_ns.saturating_sub(self.start_ns + due_ns);
+            let rtt_ns = arrival.at_ns.saturating_sub(self.start_ns + due_ns);
             self.rtts.record(rtt_ns);
             let since_sent_ns = self.lateness.without(seq, rtt_ns);
             self.since_sent_ns_max = self.since_sent_ns_max.max(since_sent_ns);

@@ -37,7 +37,7 @@ impl Clock {
 
 /// The scheduling of the calling thread while it sends.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(in crate::tester) struct Turns {
     /// What it is put back to; nothing where it stays what it is.
     fifo: Option<Scheduling>,
     clock: Clock,
@@ -46,7 +46,7 @@ pub(super) struct Turns {
 impl Turns {
     /// # Errors
     /// When the policy of the thread can't be read.
-    pub(super) fn of_this_thread(pause: Pause) -> Result<Self> {
+    pub(in crate::tester) fn of_this_thread(pause: Pause) -> Result<Self> {
         let usual = scheduling(SELF).map_err(|e| Error::Core(e.into()))?;
         let takes_turns = pause == Pause::Spin && usual.policy == libc::SCHED_FIFO;
         Ok(Self {
@@ -59,7 +59,7 @@ impl Turns {
     ///
     /// # Errors
     /// When it may not be changed.
-    pub(super) fn look(&mut self, now_ns: u64) -> Result<()> {
+    pub(in crate::tester) fn look(&mut self, now_ns: u64) -> Result<()> {
         match self.fifo {
             Some(fifo) if self.clock.turns(now_ns) => {
                 let to = if self.clock.is_aside {

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A UDP socket that is read on a CPU of its own, whatever its sender does meanwhile: a reply has the time at which it came,
+//! not that at which the sender's thread had a moment to look, and the sender has no work with it but its account.
+//!
+//! Not here: that CPU's choice ([`crate::compare`]).
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Arrival, Backend, Drops, Udp};
+use crate::clock::monotonic_ns;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::tester::openloop::{Pause, Turns, PROBE_LEN};
+use crate::tester::pingpong::PAYLOAD_LEN_MAX;
+
+/// Payloads that may wait for the sender's account: more than come while it is held up.
+const WAITING_MAX: usize = 1 << 16;
+/// Longest sleep of who waits for a payload, nanoseconds. Nobody wakes him: that would cost the reader.
+const SLEEP_NS_MAX: u64 = 1_000_000;
+
+/// What the reader hands over of a payload.
+type Read = (Arrival, [u8; PROBE_LEN]);
+
+/// What both threads know.
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    /// Payloads for which there was no room.
+    dropped: AtomicU64,
+}
+
+/// A socket and the thread that reads it.
+pub struct Aside {
+    socket: Udp,
+    arrivals: Receiver<Read>,
+    shared: Arc<Shared>,
+    reader: Option<JoinHandle<Result<()>>>,
+}
+
+impl Aside {
+    /// Has `socket` read at `place`, until this is dropped. That thread spins.
+    ///
+    /// # Errors
+    /// Those of [`Place::apply`]; when there are no more threads or file descriptors.
+    pub fn read_at(socket: Udp, place: &Place) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (arrived, arrivals) = mpsc::sync_channel(WAITING_MAX);
+        let (ready, is_ready) = mpsc::channel();
+        let reader = {
+            let (socket, shared, place) = (socket.share()?, shared.clone(), place.clone());
+            let read = move || {
+                let placed = place.apply();
+                let is_placed = placed.is_ok();
+                // Who started this waits for it.
+                ready.send(placed).ok();
+                match is_placed {
+                    true => read(socket, &arrived, &shared),
+                    false => Ok(()),
+                }
+            };
+            std::thread::Builder::new()
+                .name("kbp-receiver".into())
+                .spawn(read)
+                .map_err(|e| Error::sys("start the receiver's thread", e))?
+        };
+        is_ready.recv().map_err(|_| Error::Panicked("receiver"))??;
+        Ok(Self {
+            socket,
+            arrivals,
+            shared,
+            reader: Some(reader),
+        })
+    }
+
+    /// The reader has ended before it was told to: why?
+    fn ended(&mut self) -> Error {
+        match self.reader.take().map(JoinHandle::join) {
+            Some(Ok(Err(error))) => error,
+            _ => Error::Panicked("receiver"),
+        }
+    }
+}
+
+/// Reads until it is over.
+fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared) -> Result<()> {
+    let mut turns = Turns::of_this_thread(Pause::Spin)?;
+    // One byte more than a payload has, so that a longer one is not taken for it.
+    let mut buffer = vec![0; PAYLOAD_LEN_MAX + 1];
+    while !shared.is_over.load(Ordering::Relaxed) {
+        match socket.recv(&mut buffer)? {
+            Some(arrival) => {
+                let mut head = [0; PROBE_LEN];
+                head.copy_from_slice(&buffer[..PROBE_LEN]);
+                if arrived.try_send((arrival, head)).is_err() {
+                    shared.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                turns.look(arrival.at_ns)?;
+            }
+            None => {
+                turns.look(monotonic_ns()?)?;
+                std::hint::spin_loop();
+            }
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Aside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Aside").field(&self.socket).finish()
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        if let Some(reader) = self.reader.take() {
+            reader.join().ok();
+        }
+    }
+}
+
+impl Backend for Aside {
+    fn describe(&self) -> String {
+        self.socket.describe()
+    }
+
+    fn overhead(&self) -> u32 {
+        self.socket.overhead()
+    }
+
+    fn send(&mut self, payload: &[u8]) -> Result<bool> {
+        self.socket.send(payload)
+    }
+
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>> {
+        match self.arrivals.try_recv() {
+            Ok((arrival, head)) => {
+                let kept = head.len().min(buffer.len());
+                buffer[..kept].copy_from_slice(&head[..kept]);
+                Ok(Some(arrival))
+            }
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(self.ended()),
+        }
+    }
+
+    fn wait(&mut self, until_ns: u64) -> Result<()> {
+        let left_ns = until_ns.saturating_sub(monotonic_ns()?);
+        std::thread::sleep(Duration::from_nanos(left_ns.min(SLEEP_NS_MAX)));
+        Ok(())
+    }
+
+    fn drops(&mut self) -> Result<Drops> {
+        let of_socket = self.socket.drops()?.tester;
+        let of_account = self.shared.dropped.swap(0, Ordering::Relaxed);
+        Ok(Drops {
+            tester: of_socket + of_account,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tester::openloop::{self, OpenLoopConfig};
+
+    fn aside() -> Aside {
+        Aside::read_at(Udp::to_itself().unwrap(), &Place::default()).unwrap()
+    }
+
+    /// What comes while the sender does something else has the time at which it came.
+    #[test]
+    fn a_reply_is_not_late_because_nobody_asks_for_it() {
+        let mut aside = aside();
+        let mut best_ns = u64::MAX;
+        for _ in 0..20 {
+            let sent_ns = monotonic_ns().unwrap();
+            assert!(aside.send(&[7; 32]).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            let mut buffer = [0; 32];
+            let arrival = aside.recv(&mut buffer).unwrap().unwrap();
+            assert_eq!((arrival.len, buffer[0]), (32, 7));
+            best_ns = best_ns.min(arrival.at_ns - sent_ns);
+        }
+        assert!(best_ns < 10_000_000, "{best_ns} ns");
+        assert_eq!(aside.recv(&mut [0; 32]).unwrap(), None);
+    }
+
+    #[test]
+    fn every_frame_is_accounted_for() {
+        let config = OpenLoopConfig {
+            span_ns: 200_000_000,
+            ..OpenLoopConfig::new(64, 2_560_000)
+        };
+        let report = openloop::run(&mut aside(), &config, || Ok(())).unwrap();
+        assert_eq!((report.account.sent, report.account.lost), (1_000, 0));
+        assert_eq!(report.account.foreign, 0);
+        assert_eq!(report.drops, Drops::default());
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_said() {
+        let place = Place {
+            cpu: Some(9_999),
+            ..Place::default()
+        };
+        let error = Aside::read_at(Udp::to_itself().unwrap(), &place).unwrap_err();
+        assert!(error.to_string().contains("9999"), "{error}");
+    }
+}
