@@ -598,4 +598,18 @@ mod tests {
         assert_eq!((here.storm.cpu, away.storm.cpu), (2, 0));
         assert_eq!(here.hog_cpus, away.hog_cpus);
     }
+
+    #[test]
+    fn a_receiver_has_a_cpu_of_its_own_and_something_to_receive() {
+        let refused = |more: &[&str]| {
+            let words = [&["--cpus", "0", "0", "0", "0", "--receiver-cpu"], more].concat();
+            args(&words).options().unwrap_err().to_string()
+        };
+        let taken = refused(&["0", "--open-loop", "1000fps"]);
+        assert!(taken.contains("another one"), "{taken}");
+        let idle = refused(&["1"]);
+        assert!(idle.contains("--open-loop"), "{idle}");
+        let away = refused(&["9999", "--throughput", "1000fps"]);
+        assert!(away.contains("9999"), "{away}");
+    }
 }
