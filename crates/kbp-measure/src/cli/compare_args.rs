@@ -120,10 +120,10 @@ pub struct CompareArgs {
     /// CPUs of housekeeping, tester, poller and application [default: 0,1,2,3, or what there is]
     #[arg(long, value_delimiter = ',', num_args = 4, value_name = "N")]
     cpus: Vec<u32>,
-    /// A further CPU, which receives the replies to --open-loop and --throughput: else the tester's CPU does, and sees one
-    /// that comes while it sends after that
+    /// A CPU of its own for receiving the replies to --open-loop and --throughput; else the tester's CPU sees one that comes
+    /// while it sends after that
     #[arg(long, value_name = "N")]
-    receiver_cpu: Option<u32>,
+    replies_cpu: Option<u32>,
     /// CPU to which interfaces without interrupts steer their packets, for all mechanisms alike: poller, none, or a number
     #[arg(long, default_value = "poller", value_name = "CPU")]
     rps: String,
@@ -228,7 +228,7 @@ impl CompareArgs {
                 rules: self.rules,
                 rps_cpu: self.rps_cpu(cpus)?,
                 cpus,
-                receiver_cpu: self.receiver_cpu(cpus, &frames)?,
+                replies_cpu: self.replies_cpu(cpus, &frames)?,
                 port: self.port,
                 app_priority: self.app_priority,
             },
@@ -315,21 +315,26 @@ impl CompareArgs {
     }
 
     /// One that nobody else of the path has, and that has something to do.
-    fn receiver_cpu(&self, cpus: Cpus, frames: &[Traffic]) -> Result<Option<u32>> {
-        let Some(cpu) = self.receiver_cpu else {
+    fn replies_cpu(&self, cpus: Cpus, frames: &[Traffic]) -> Result<Option<u32>> {
+        let Some(cpu) = self.replies_cpu else {
             return Ok(None);
         };
-        let others = [cpus.tester, cpus.poller, cpus.application];
-        if others.contains(&cpu) {
+        let of_path = [
+            cpus.housekeeping,
+            cpus.tester,
+            cpus.poller,
+            cpus.application,
+        ];
+        let of_loads = [self.rps_cpu(cpus)?, self.storm_cpu, self.stream_cpu];
+        if of_path.contains(&cpu) || of_loads.contains(&Some(cpu)) {
             return Err(Error::Invalid(format!(
-                "--receiver-cpu {cpu}: tester, poller and application have CPUs {}, {} and {}, it has to be another one",
-                cpus.tester, cpus.poller, cpus.application
+                "--replies-cpu {cpu}: it has to be one that nothing else of the run has (--cpus, --rps, --storm-cpu, --stream-cpu): what spins there takes all of it"
             )));
         }
         let is_open_loop = |t: &Traffic| matches!(t, Traffic::OpenLoop(_) | Traffic::Throughput(_));
         if !frames.iter().any(is_open_loop) {
             return Err(Error::Invalid(
-                "--receiver-cpu is for --open-loop and --throughput: the client of a ping-pong does nothing but wait for its reply".into(),
+                "--replies-cpu is for --open-loop and --throughput: the client of a ping-pong does nothing but wait for its reply".into(),
             ));
         }
         Host::system().require_online(cpu)?;
@@ -378,7 +383,7 @@ impl CompareArgs {
             warmup_pings: client.warmup_pings,
             row_ns: options.row_ns.clone(),
             cpus: options.path.cpus,
-            receiver_cpu: options.path.receiver_cpu,
+            replies_cpu: options.path.replies_cpu,
             app_fifo_priority: self.app_priority,
             poller_fifo_priority: self.poller_priority,
             rt_budget: Some(self.rt_budget),
@@ -600,13 +605,15 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_has_a_cpu_of_its_own_and_something_to_receive() {
+    fn replies_have_a_cpu_of_their_own_where_there_are_any() {
         let refused = |more: &[&str]| {
-            let words = [&["--cpus", "0", "0", "0", "0", "--receiver-cpu"], more].concat();
+            let words = [&["--cpus", "0", "0", "0", "0", "--replies-cpu"], more].concat();
             args(&words).options().unwrap_err().to_string()
         };
         let taken = refused(&["0", "--open-loop", "1000fps"]);
-        assert!(taken.contains("another one"), "{taken}");
+        assert!(taken.contains("nothing else"), "{taken}");
+        let of_load = refused(&["1", "--storm-cpu", "1", "--open-loop", "1000fps"]);
+        assert!(of_load.contains("--storm-cpu"), "{of_load}");
         let idle = refused(&["1"]);
         assert!(idle.contains("--open-loop"), "{idle}");
         let away = refused(&["9999", "--throughput", "1000fps"]);

@@ -245,13 +245,18 @@ mod tests {
     /// The studies that are shipped have to be runnable without a machine being asked.
     #[test]
     fn the_shipped_studies_can_be_planned() {
-        for name in ["bench.toml", "energy.toml"] {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/studies");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/studies");
+        let names: Vec<String> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert!(names.contains(&"energy.toml".into()), "{names:?}");
+        for name in &names {
             let units = Study::load(&folder.join(name))
                 .unwrap()
                 .units(plan)
                 .unwrap();
-            assert!(units.len() > 3, "{name}: {}", units.len());
+            assert!(units.len() > 1, "{name}: {}", units.len());
             for unit in &units {
                 assert!(unit.cells > 0, "{name}: {}", unit.name());
             }

@@ -34,7 +34,7 @@ pub struct PathOptions {
     /// Who runs on which CPU.
     pub cpus: Cpus,
     /// CPU that receives the replies to an open loop; `None`: the tester's.
-    pub receiver_cpu: Option<u32>,
+    pub replies_cpu: Option<u32>,
     /// Port of the server.
     pub port: u16,
     /// `SCHED_FIFO` priority of client and server.
@@ -161,7 +161,7 @@ fn ends(topology: &Topology, options: &PathOptions) -> Ends {
         target: SocketAddr::new(topology.target, options.port),
         server_place: place(server, options.cpus.application),
         client_place: place(&topology.client, options.cpus.tester),
-        receiver_place: options.receiver_cpu.map(|cpu| place(&topology.client, cpu)),
+        replies_place: options.replies_cpu.map(|cpu| place(&topology.client, cpu)),
         container: server.container.is_some().then(|| server.clone()),
     }
 }
@@ -190,7 +190,7 @@ mod tests {
                 poller: 2,
                 application: 3,
             },
-            receiver_cpu: Some(4),
+            replies_cpu: Some(4),
             port: 7_700,
             app_priority: 40,
         }
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(ends.client_place.netns.as_deref(), Some("wire"));
         let cpus = (ends.client_place.cpu, ends.server_place.cpu);
         assert_eq!(cpus, (Some(1), Some(3)));
-        let receiver = ends.receiver_place.unwrap();
+        let receiver = ends.replies_place.unwrap();
         assert_eq!(
             (receiver.cpu, receiver.netns.as_deref()),
             (Some(4), Some("wire"))

@@ -36,7 +36,7 @@ pub struct Ends {
     /// Where the client runs.
     pub client_place: Place,
     /// Where replies to an open loop are received; `None`: by its client, where it runs.
-    pub receiver_place: Option<Place>,
+    pub replies_place: Option<Place>,
     /// The container that the server runs in.
     pub container: Option<End>,
 }
@@ -125,7 +125,7 @@ fn ping_pong(ends: &Ends, config: &ClientConfig, label: Label, on_warm: OnWarm) 
 /// The way of an open loop's frames, from the namespace of the calling thread.
 fn backend(ends: &Ends) -> Result<Box<dyn Backend>> {
     let socket = Udp::connect(ends.target)?;
-    Ok(match &ends.receiver_place {
+    Ok(match &ends.replies_place {
         Some(place) => Box::new(Aside::read_at(socket, place)?),
         None => Box::new(socket),
     })
@@ -296,7 +296,7 @@ mod tests {
             target: server.parse().unwrap(),
             server_place: Place::default(),
             client_place: Place::default(),
-            receiver_place: None,
+            replies_place: None,
             container: None,
         }
     }
@@ -323,7 +323,7 @@ mod tests {
         let ends = Ends {
             server_place: place.clone(),
             client_place: place,
-            receiver_place: None,
+            replies_place: None,
             ..ends()
         };
         let config = ClientConfig {
@@ -337,6 +337,23 @@ mod tests {
         assert!(row.span_ns >= 10_000_000, "{}", row.span_ns);
         let cpu = row.cpu.unwrap();
         assert!(cpu.server_ns > 0 && cpu.client_ns > 0, "{cpu:?}");
+    }
+
+    /// What is received elsewhere is in the same account.
+    #[test]
+    fn replies_are_read_where_they_are_to_be() {
+        let ends = Ends {
+            replies_place: Some(Place::default()),
+            ..at("127.0.0.1:18527")
+        };
+        assert!(format!("{:?}", backend(&ends).unwrap()).starts_with("Aside"));
+        assert!(format!("{:?}", backend(&at("127.0.0.1:18527")).unwrap()).starts_with("Udp"));
+        let config = OpenLoopConfig {
+            span_ns: 100_000_000,
+            ..OpenLoopConfig::new(64, 2_560_000)
+        };
+        let row = ours(&ends, &Traffic::OpenLoop(config), &watch(), LABEL).unwrap();
+        assert_eq!((row.n, row.lost), (500, 0));
     }
 
     #[test]

@@ -167,7 +167,7 @@ mod tests {
             target: target.parse().unwrap(),
             server_place: Place::default(),
             client_place: Place::default(),
-            receiver_place: None,
+            replies_place: None,
             container: None,
         }
     }

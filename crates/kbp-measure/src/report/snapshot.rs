@@ -125,9 +125,9 @@ fn configuration(config: &Config) -> Vec<Definition> {
         ("Storm", config.storm.clone()),
         ("Seed", config.seed.to_string()),
     ];
-    if let Some(cpu) = config.receiver_cpu {
+    if let Some(cpu) = config.replies_cpu {
         let words = format!("replies to an open loop are received by CPU {cpu}");
-        list.push(("Receiver", words));
+        list.push(("Replies", words));
     }
     if let Some(cpu) = config.rps_cpu {
         let words =

@@ -125,7 +125,7 @@ pub struct Config {
     pub cpus: Cpus,
     /// CPU that receives the replies to an open loop; absent: the tester's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receiver_cpu: Option<u32>,
+    pub replies_cpu: Option<u32>,
     /// `SCHED_FIFO` priority of client and server.
     pub app_fifo_priority: u8,
     /// `SCHED_FIFO` priority of the poller and of `threaded-fifo`, which on PREEMPT_RT has 49 at most.
@@ -433,7 +433,7 @@ pub(crate) mod tests {
                 poller: 2,
                 application: 3,
             },
-            receiver_cpu: None,
+            replies_cpu: None,
             app_fifo_priority: 40,
             poller_fifo_priority: 50,
             rt_budget: Some(2),

@@ -43,13 +43,18 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// Has `socket` read at `place`, until this is dropped. That thread spins.
+    /// Has `socket` read at `place`, until this is dropped. That thread spins, so that `place` has to be another CPU than
+    /// the caller's: on one CPU, each keeps the other from running.
     ///
     /// # Errors
     /// Those of [`Place::apply`]; when there are no more threads or file descriptors.
     pub fn read_at(socket: Udp, place: &Place) -> Result<Self> {
+        Self::with_room(WAITING_MAX, socket, place)
+    }
+
+    fn with_room(waiting_max: usize, socket: Udp, place: &Place) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let (arrived, arrivals) = mpsc::sync_channel(WAITING_MAX);
+        let (arrived, arrivals) = mpsc::sync_channel(waiting_max);
         let (ready, is_ready) = mpsc::channel();
         let reader = {
             let (socket, shared, place) = (socket.share()?, shared.clone(), place.clone());
@@ -167,11 +172,24 @@ impl Backend for Aside {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use super::*;
     use crate::tester::openloop::{self, OpenLoopConfig};
 
     fn aside() -> Aside {
         Aside::read_at(Udp::to_itself().unwrap(), &Place::default()).unwrap()
+    }
+
+    /// The next payload, which is on its way.
+    fn next(aside: &mut Aside, buffer: &mut [u8]) -> Arrival {
+        let deadline_ns = monotonic_ns().unwrap() + 10_000_000_000;
+        loop {
+            if let Some(arrival) = aside.recv(buffer).unwrap() {
+                return arrival;
+            }
+            assert!(monotonic_ns().unwrap() < deadline_ns, "nothing comes");
+        }
     }
 
     /// What comes while the sender does something else has the time at which it came.
@@ -184,12 +202,50 @@ mod tests {
             assert!(aside.send(&[7; 32]).unwrap());
             std::thread::sleep(Duration::from_millis(20));
             let mut buffer = [0; 32];
-            let arrival = aside.recv(&mut buffer).unwrap().unwrap();
+            let arrival = next(&mut aside, &mut buffer);
             assert_eq!((arrival.len, buffer[0]), (32, 7));
             best_ns = best_ns.min(arrival.at_ns - sent_ns);
         }
         assert!(best_ns < 10_000_000, "{best_ns} ns");
         assert_eq!(aside.recv(&mut [0; 32]).unwrap(), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_lengths_are_true() {
+        let socket = Udp::to_itself().unwrap();
+        let mut aside = Aside::with_room(1, socket, &Place::default()).unwrap();
+        for len in [4, 8, PAYLOAD_LEN_MAX] {
+            assert!(aside.send(&vec![1; len]).unwrap());
+        }
+        let deadline_ns = monotonic_ns().unwrap() + 10_000_000_000;
+        let mut dropped = 0;
+        while dropped < 2 {
+            dropped += aside.drops().unwrap().tester;
+            assert!(monotonic_ns().unwrap() < deadline_ns, "{dropped} dropped");
+        }
+        let mut buffer = [0; 32];
+        assert_eq!(next(&mut aside, &mut buffer).len, 4);
+        assert!(aside.send(&[2; PAYLOAD_LEN_MAX]).unwrap());
+        assert_eq!(next(&mut aside, &mut buffer).len, PAYLOAD_LEN_MAX);
+    }
+
+    /// The thread that notices is another one than the one that asks.
+    #[test]
+    fn nobody_there_is_said() {
+        let gone = UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let mut aside = Aside::read_at(Udp::connect(gone).unwrap(), &Place::default()).unwrap();
+        let deadline_ns = monotonic_ns().unwrap() + 10_000_000_000;
+        let error = loop {
+            let told = aside.send(&[0; 32]).and(aside.recv(&mut [0; 32]));
+            match told {
+                Err(error) => break error,
+                Ok(_) => assert!(monotonic_ns().unwrap() < deadline_ns, "nothing is said"),
+            }
+        };
+        assert!(matches!(error, Error::NobodyListens { .. }), "{error}");
     }
 
     #[test]

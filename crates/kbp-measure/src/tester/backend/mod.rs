@@ -8,7 +8,7 @@
 //! | `wire` | the network card of a QEMU guest, by unix datagrams (`kbp lab run --wire`); the tester is outside the guest | nothing of the guest but what is measured |
 //!
 //! All stamp on one clock, in user space, right before the send and right after the receive. One thread does both, and sees
-//! a reply late by the time of one send, unless the socket is read [`Aside`].
+//! a reply late by the time of one send, unless the socket is read [`Aside`]; then the two times are of two CPUs.
 //!
 //! Not here: what is sent and when ([`super::openloop`]).
 
@@ -93,8 +93,8 @@ pub trait Backend: fmt::Debug {
     /// When the path is gone or refuses such a frame.
     fn send(&mut self, payload: &[u8]) -> Result<bool>;
 
-    /// The next payload that came, if one did. `buffer` holds as much of it as it has room for, the header of a probe
-    /// ([`super::openloop::PROBE_LEN`] bytes) at least. Never waits.
+    /// The next payload that came, if one did. `buffer` gets its beginning: the header of a probe
+    /// ([`super::openloop::PROBE_LEN`] bytes), and from all but [`Aside`] as much as it has room for. Never waits.
     ///
     /// # Errors
     /// When the path is gone.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a sender that spins is scheduled: `SCHED_FIFO` if its thread is, but for a fifth of the time `SCHED_OTHER`.
+//! How a thread of the tester that spins is scheduled: `SCHED_FIFO` if its thread is, but for a fifth of the time `SCHED_OTHER`.
 //!
 //! Before Linux 6.12, RT throttling keeps the FIFO threads of a CPU that have run for 950 ms of a second from running for
 //! the rest of it, also where nobody else wants the CPU. Frames would be up to 50 ms late, and round trips with them.
-//! Nothing else is to run on the CPU of a sender that spins, so it loses nothing by not being FIFO.
+//! Nothing else is to run on the CPU of such a thread, so it loses nothing by not being FIFO.
 
 use kbp_core::sched::{scheduling, set_scheduling, Scheduling};
 
@@ -35,7 +35,7 @@ impl Clock {
     }
 }
 
-/// The scheduling of the calling thread while it sends.
+/// The scheduling of the calling thread while it spins.
 #[derive(Debug)]
 pub(in crate::tester) struct Turns {
     /// What it is put back to; nothing where it stays what it is.
