@@ -4,8 +4,10 @@
 //! Policies need privilege and are tested in the lab, with a real QEMU (`lab/tests/56-vm-tune.sh`).
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use kbp_core::process::Process;
 use kbp_core::sched::{self, Scheduling};
@@ -49,6 +51,17 @@ impl Worker {
         self.end = None;
         if let Some(handle) = self.handle.take() {
             handle.join().unwrap();
+            self.wait_until_gone();
+        }
+    }
+
+    /// Who joins a thread is woken before the kernel has taken it from /proc.
+    fn wait_until_gone(&self) {
+        let task = format!("/proc/self/task/{}", self.tid);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Path::new(&task).exists() {
+            assert!(Instant::now() < deadline, "thread {} stays", self.tid);
+            std::thread::yield_now();
         }
     }
 }
