@@ -323,7 +323,6 @@ mod tests {
         let ends = Ends {
             server_place: place.clone(),
             client_place: place,
-            replies_place: None,
             ..ends()
         };
         let config = ClientConfig {
