@@ -42,18 +42,30 @@ static bool kbp_halts_end(u64 halt_ns)
 	       !boot_cpu_has_bug(X86_BUG_AMD_APIC_C1E);
 }
 
+/**
+ * kbp_halts_are_possible() - would the CPU stand still where all is polled through?
+ * @p: its poller
+ *
+ * Who allows no idle state on this CPU, or boots with idle=poll, wants no halt either.
+ */
+bool kbp_halts_are_possible(const struct kbp_poller *p)
+{
+	u64 halt_ns = kbp_halt_ns();
+
+	return halt_ns && kbp_halts_end(halt_ns) && p->config.cstate.max_us &&
+	       boot_option_idle_override != IDLE_POLL &&
+	       time_after_eq(jiffies, p->halt.again);
+}
+
 /*
  * May it stand still? Only where it polls through, for nobody but devices in mode
- * adaptive, and where nothing is due at a set time. Who allows no idle state on this
- * CPU, or boots with idle=poll, wants no halt either.
+ * adaptive, and where nothing is due at a set time.
  */
 static bool kbp_may_halt(const struct kbp_poller *p)
 {
 	return p->thrift.through && p->wakeful && !p->kept && !p->due_ns &&
-	       p->config.cstate.max_us &&
-	       boot_option_idle_override != IDLE_POLL &&
 	       READ_ONCE(p->state) == KBP_STATE_POLLING &&
-	       time_after_eq(jiffies, p->halt.again);
+	       kbp_halts_are_possible(p);
 }
 
 /* Has something come since the round that found nothing, or somebody for the CPU? */
@@ -114,7 +126,7 @@ bool kbp_halt(struct kbp_poller *p)
 	u64 halt_ns = kbp_halt_ns();
 	u64 took_ns;
 
-	if (!halt_ns || !kbp_may_halt(p) || !kbp_halts_end(halt_ns))
+	if (!kbp_may_halt(p))
 		return false;
 	took_ns = kbp_halt_for(p, halt_ns);
 	if (!took_ns)

@@ -421,6 +421,7 @@ static inline bool kbp_is_thrifty(const struct kbp_napi *a)
 }
 
 /* halt.c: standing still between two looks */
+bool kbp_halts_are_possible(const struct kbp_poller *p);
 bool kbp_halt(struct kbp_poller *p);
 u64 kbp_halt_take(struct kbp_poller *p);
 void kbp_halt_init(struct kbp_poller *p);

@@ -26,11 +26,14 @@ static void kbp_thrift_try(struct kbp_thrift *t, u64 now_ns)
 	t->since_ns = now_ns + KBP_THRIFT_SETTLE_NS;
 }
 
-/* Of the time of a look, what sleeps have saved, wake-ups paid. */
-static bool kbp_thrift_saves(const struct kbp_thrift *t, u64 span_ns, u64 cycle_ns)
+/* Of the time of a look, what sleeps have saved, wake-ups paid, and over halts. */
+static bool kbp_thrift_saves(const struct kbp_thrift *t, u64 span_ns, u64 cycle_ns,
+			     bool halts)
 {
 	u64 cost_ns = t->sleeps * cycle_ns;
 
+	if (halts)
+		cost_ns += t->slept_ns / 1000 * KBP_THRIFT_HALTS_PERMILLE;
 	return t->slept_ns > cost_ns &&
 	       t->slept_ns - cost_ns >= span_ns / 1000 * KBP_THRIFT_PERMILLE;
 }
@@ -56,7 +59,7 @@ static bool kbp_thrift_is_void(const struct kbp_thrift *t, u64 span_ns)
 
 /* A look of @span_ns is over. */
 static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
-			      u64 cycle_ns)
+			      u64 cycle_ns, bool halts)
 {
 	u64 rate = t->packets * 1000 / (span_ns / 1000000);
 	bool rarer = 4 * rate < 3 * t->rate;
@@ -71,7 +74,7 @@ static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
 		return;
 	}
 	if (!kbp_thrift_is_void(t, span_ns)) {
-		if (kbp_thrift_saves(t, span_ns, cycle_ns))
+		if (kbp_thrift_saves(t, span_ns, cycle_ns, halts))
 			t->pause_ns = 0;
 		else
 			kbp_thrift_give_up(t, now_ns, rate);
@@ -89,11 +92,12 @@ static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
  * @now_ns: the time
  * @packets: how many
  * @cycle_ns: CPU time that one sleep and wake-up costs
+ * @halts: if it polls through, its CPU stands still between two looks
  *
  * Return: whether ->through is another than before.
  */
 bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u32 packets,
-		      u64 cycle_ns)
+		      u64 cycle_ns, bool halts)
 {
 	bool through = thrift->through;
 
@@ -110,7 +114,7 @@ bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u32 packets,
 		}
 	} else if (now_ns - thrift->since_ns >= KBP_THRIFT_LOOK_NS) {
 		kbp_thrift_decide(thrift, now_ns, now_ns - thrift->since_ns,
-				  cycle_ns);
+				  cycle_ns, halts);
 	}
 	return thrift->through != through;
 }

@@ -6,7 +6,9 @@
  * Each sleep costs the CPU a wake-up, and a packet that comes in it is late. Who
  * chose a poller for its tail does not give that for little of a CPU. Where sleeping
  * saves less than KBP_THRIFT_PERMILLE of the time, the poller polls its devices of
- * mode adaptive through, as in mode busy.
+ * mode adaptive through, as in mode busy. Where its CPU stands still between two looks
+ * then (halt.c), that saves some of the time, too, and sleeping has to save so much
+ * more.
  *
  * What sleeping saves is seen only while one sleeps. So it is tried, over
  * KBP_THRIFT_LOOK_NS and not before the devices' plans had KBP_THRIFT_SETTLE_NS to
@@ -28,6 +30,8 @@ typedef uint64_t u64;
 #endif
 
 #define KBP_THRIFT_PERMILLE	200
+/* Of the time of sleeps, what halts would be in their place. */
+#define KBP_THRIFT_HALTS_PERMILLE 500
 #define KBP_THRIFT_SETTLE_NS	250000000ULL
 #define KBP_THRIFT_LOOK_NS	500000000ULL
 #define KBP_THRIFT_PAUSE_NS	10000000000ULL
@@ -54,7 +58,7 @@ struct kbp_thrift {
 };
 
 bool kbp_thrift_found(struct kbp_thrift *thrift, u64 now_ns, u32 packets,
-		      u64 cycle_ns);
+		      u64 cycle_ns, bool halts);
 void kbp_thrift_slept(struct kbp_thrift *thrift, u64 slept_ns);
 void kbp_thrift_rested(struct kbp_thrift *thrift, u64 rested_ns);
 void kbp_thrift_others(struct kbp_thrift *thrift, u32 packets);

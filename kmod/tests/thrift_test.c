@@ -19,6 +19,7 @@
 
 static struct kbp_thrift thrift;
 static u64 now_ns;
+static bool halts;
 
 static void fail(const char *what)
 {
@@ -37,7 +38,7 @@ static void found(u32 packets)
 {
 	bool before = thrift.through;
 
-	if (kbp_thrift_found(&thrift, now_ns, packets, CYCLE_NS) !=
+	if (kbp_thrift_found(&thrift, now_ns, packets, CYCLE_NS, halts) !=
 	    (thrift.through != before))
 		fail("it does not say that the decision has changed");
 }
@@ -96,6 +97,23 @@ static void test_pays(void)
 	traffic(TRIAL_NS + 10 * NSEC_PER_MSEC, 15000, 0);
 	if (!thrift.through)
 		fail("it sleeps in a flood");
+}
+
+/* What halts would save, too, is no reason to sleep. */
+static void test_halts(void)
+{
+	halts = true;
+	start();
+	if (traffic(30 * NSEC_PER_SEC, 140000, CYCLE_NS + 85000))
+		fail("it polls through where sleeping saves much more than halts");
+	start();
+	traffic(TRIAL_NS + 20 * NSEC_PER_MSEC, 100000, CYCLE_NS + 50000);
+	if (!thrift.through)
+		fail("it sleeps for what halts would save");
+	halts = false;
+	start();
+	if (traffic(30 * NSEC_PER_SEC, 100000, CYCLE_NS + 50000))
+		fail("it polls through without halts");
 }
 
 /* Trials come seldom, and more and more so. */
@@ -289,7 +307,7 @@ static void gap(struct kbp_window *w, u64 gap_ns)
 		} while (more);
 		planned_ns = now_ns;
 	}
-	if (kbp_thrift_found(&thrift, now_ns, 1, w->goal.cycle_ns))
+	if (kbp_thrift_found(&thrift, now_ns, 1, w->goal.cycle_ns, halts))
 		w->saved_ns = 0;
 	now_ns += WORK_NS;
 }
@@ -338,6 +356,7 @@ int main(void)
 	rnd_state = seed;
 	printf("thrift: seed %llu\n", (unsigned long long)seed);
 	test_pays();
+	test_halts();
 	test_trials();
 	test_rarer();
 	test_silence();

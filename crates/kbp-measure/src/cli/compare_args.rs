@@ -120,8 +120,8 @@ pub struct CompareArgs {
     /// CPUs of housekeeping, tester, poller and application [default: 0,1,2,3, or what there is]
     #[arg(long, value_delimiter = ',', num_args = 4, value_name = "N")]
     cpus: Vec<u32>,
-    /// A CPU of its own for receiving the replies to --open-loop and --throughput; else the tester's CPU sees one that comes
-    /// while it sends after that
+    /// A CPU of its own for receiving the replies to --open-loop and --throughput, where the socket also polls the tester's
+    /// card, so that no mechanism serves that; else the tester's CPU sees one that comes while it sends after that
     #[arg(long, value_name = "N")]
     replies_cpu: Option<u32>,
     /// CPU to which interfaces without interrupts steer their packets, for all mechanisms alike: poller, none, or a number

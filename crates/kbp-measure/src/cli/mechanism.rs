@@ -183,7 +183,7 @@ pub(super) fn hold(args: &MechanismArgs) -> Result<u8> {
         poller: args.cpu,
         application: args.cpu,
     };
-    let rig = Rig::set_up(links(&args.devices)?, cpus)?;
+    let rig = Rig::set_up(links(&args.devices)?, None, cpus)?;
     let held = held(args, mechanism, &rig);
     rig.take_down()?;
     held

@@ -13,10 +13,13 @@ use kbp_lab::topo::{self, End, Kind, PortKind, Spec, Topology};
 use super::rig::{Link, Rig};
 use super::row::Ends;
 use super::streams;
+use super::tester_card::TesterCard;
 use crate::error::{Error, Result};
 use crate::interrupt;
+use crate::mechanism::leftover;
 use crate::place::Place;
 use crate::result::Cpus;
+use crate::tester::backend::Reader;
 use crate::turns;
 
 /// Name of the topology of a comparison.
@@ -33,7 +36,8 @@ pub struct PathOptions {
     pub rps_cpu: Option<u32>,
     /// Who runs on which CPU.
     pub cpus: Cpus,
-    /// CPU that receives the replies to an open loop; `None`: the tester's.
+    /// CPU that receives the replies to an open loop, and polls the tester's card where it has one to itself; `None`: the
+    /// tester's.
     pub replies_cpu: Option<u32>,
     /// Port of the server.
     pub port: u16,
@@ -101,6 +105,8 @@ pub fn remove_left() -> Result<()> {
     for entry in left {
         let name = entry.topology.spec.name;
         if [NAME, streams::NAME].contains(&name.as_str()) {
+            // A card leaves its namespace as it is.
+            leftover::restore_namespace(entry.topology.client.netns.as_deref())?;
             topo::del(&name)?;
         }
     }
@@ -115,8 +121,9 @@ impl Path {
     pub fn up(path: &str, options: &PathOptions) -> Result<Self> {
         let wanted = spec(path, options)?;
         let topology = turns::quickly(|| Ok(topo::add_unless(&wanted, &interrupt::requested)?))?;
-        let ends = ends(&topology, options);
-        match Rig::set_up(links(&topology), options.cpus) {
+        let (links, tester_card) = links(&topology, options.replies_cpu);
+        let ends = ends(&topology, options, tester_card.is_some());
+        match Rig::set_up(links, tester_card, options.cpus) {
             Ok(rig) => Ok(Self {
                 name: path.into(),
                 rig,
@@ -140,16 +147,28 @@ impl Path {
     }
 }
 
-fn links(topology: &Topology) -> Vec<Link> {
+/// What mechanisms are to serve, and the tester's card if it has somebody else.
+fn links(topology: &Topology, replies_cpu: Option<u32>) -> (Vec<Link>, Option<TesterCard>) {
     let link = |port: &topo::Port| Link {
         ifname: port.ifname.clone(),
         netns: port.netns.clone(),
         has_interrupts: port.kind == PortKind::Nic,
     };
-    topology.ports.iter().map(link).collect()
+    let is_testers = |link: &Link| {
+        let client = &topology.client;
+        let is_alone = topology.server.netns != client.netns && client.netns.is_some();
+        is_alone && link.has_interrupts && link.netns == client.netns
+    };
+    let mut links: Vec<Link> = topology.ports.iter().map(link).collect();
+    let tester_card = replies_cpu.and_then(|cpu| {
+        let index = links.iter().position(is_testers)?;
+        let link = links.remove(index);
+        Some(TesterCard { link, cpu })
+    });
+    (links, tester_card)
 }
 
-fn ends(topology: &Topology, options: &PathOptions) -> Ends {
+fn ends(topology: &Topology, options: &PathOptions, has_card: bool) -> Ends {
     let place = |end: &End, cpu| Place {
         cpu: Some(cpu),
         fifo_priority: Some(options.app_priority),
@@ -161,7 +180,10 @@ fn ends(topology: &Topology, options: &PathOptions) -> Ends {
         target: SocketAddr::new(topology.target, options.port),
         server_place: place(server, options.cpus.application),
         client_place: place(&topology.client, options.cpus.tester),
-        replies_place: options.replies_cpu.map(|cpu| place(&topology.client, cpu)),
+        replies: options.replies_cpu.map(|cpu| Reader {
+            place: place(&topology.client, cpu),
+            polls: has_card,
+        }),
         container: server.container.is_some().then(|| server.clone()),
     }
 }
@@ -217,20 +239,46 @@ mod tests {
                 },
             ],
         };
-        let ends = ends(&topology, &options());
+        let ends = ends(&topology, &options(), false);
         assert_eq!(ends.target, "10.0.0.2:7700".parse().unwrap());
         assert_eq!(ends.bind, "10.1.0.2:7700".parse().unwrap());
         assert_eq!(ends.container, Some(topology.server.clone()));
         assert_eq!(ends.client_place.netns.as_deref(), Some("wire"));
         let cpus = (ends.client_place.cpu, ends.server_place.cpu);
         assert_eq!(cpus, (Some(1), Some(3)));
-        let receiver = ends.replies_place.unwrap();
+        let receiver = ends.replies.unwrap();
         assert_eq!(
-            (receiver.cpu, receiver.netns.as_deref()),
+            (receiver.place.cpu, receiver.place.netns.as_deref()),
             (Some(4), Some("wire"))
         );
-        let interrupts: Vec<bool> = links(&topology).iter().map(|l| l.has_interrupts).collect();
-        assert_eq!(interrupts, [false, true]);
+        // The only card is the server's, so that somebody has to serve it.
+        let (served, card) = links(&topology, Some(4));
+        let interrupts: Vec<bool> = served.iter().map(|l| l.has_interrupts).collect();
+        assert_eq!((interrupts, card.is_none()), (vec![false, true], true));
+    }
+
+    /// A card that the tester has to itself is served by nobody but who receives its replies.
+    #[test]
+    fn the_testers_card_is_polled_by_who_receives() {
+        let port = |netns: Option<&str>, ifname: &str| topo::Port {
+            netns: netns.map(String::from),
+            ifname: ifname.into(),
+            kind: PortKind::Nic,
+        };
+        let topology = Topology {
+            spec: Spec::new(Kind::Nic),
+            client: end("10.0.0.1", Some("tester"), None),
+            server: end("10.0.0.2", None, None),
+            target: "10.0.0.2".parse().unwrap(),
+            ports: vec![port(None, "eth0"), port(Some("tester"), "eth1")],
+        };
+        let names = |links: &[Link]| links.iter().map(|l| l.ifname.clone()).collect::<Vec<_>>();
+        let (served, card) = links(&topology, Some(4));
+        let card = card.unwrap();
+        assert_eq!(names(&served), ["eth0"]);
+        assert_eq!((card.link.ifname.as_str(), card.cpu), ("eth1", 4));
+        let (served, card) = links(&topology, None);
+        assert_eq!((names(&served).len(), card.is_none()), (2, true));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bench that all rows share: the interfaces, their interrupts on the poller's CPU,
-//! and the CPUs of everybody. The interrupts go back when it is taken down.
+//! The bench that all rows share: the interfaces, their interrupts on the poller's CPU, the tester's card where that is
+//! none of them, and the CPUs of everybody. The interrupts go back when it is taken down.
 //!
 //! Not here: what serves the interfaces ([`crate::mechanism`]).
 
@@ -9,6 +9,7 @@ use kbp_core::irq_pin;
 use kbp_core::state::{StateFile, User};
 use kbp_core::Host;
 
+use super::tester_card::TesterCard;
 use crate::error::{Error, Result};
 use crate::place::{run_at, Place};
 use crate::result::Cpus;
@@ -51,22 +52,27 @@ impl Link {
 /// The bench. Take it down with [`Rig::take_down`].
 #[derive(Debug)]
 pub struct Rig {
-    /// Every interface that receives on the way of a packet: the server's first, then the tester's, then those between.
+    /// Every interface that receives on the way of a packet and is to be served by a mechanism: the server's first, then the
+    /// tester's, then those between.
     pub links: Vec<Link>,
+    /// The tester's card, where it is none of those.
+    pub tester_card: Option<TesterCard>,
     /// Who runs on which CPU.
     pub cpus: Cpus,
-    /// Receive vectors of the interfaces that have interrupts.
+    /// Receive vectors of those interfaces that have interrupts.
     pub receive_irqs: Vec<u32>,
+    /// Those of the tester's card.
+    tester_irqs: Vec<u32>,
 }
 
 impl Rig {
-    /// Moves every interrupt of both interfaces to the poller's CPU and remembers where
-    /// they were.
+    /// Moves every interrupt of the interfaces to the poller's CPU and those of the tester's card to its receiver's, and
+    /// remembers where they were.
     ///
     /// # Errors
     /// When a CPU is not online, an interface does not exist, or an interrupt can't be
     /// found or moved; what was moved is put back then.
-    pub fn set_up(links: Vec<Link>, cpus: Cpus) -> Result<Self> {
+    pub fn set_up(links: Vec<Link>, tester_card: Option<TesterCard>, cpus: Cpus) -> Result<Self> {
         let host = Host::system();
         for cpu in [
             cpus.housekeeping,
@@ -78,13 +84,17 @@ impl Rig {
         }
         let with_interrupts = links.iter().filter(|link| link.has_interrupts);
         let vectors: Vec<Vectors> = with_interrupts.map(vectors_of).collect::<Result<_>>()?;
-        let receive_irqs = vectors.iter().flat_map(|v| v.receive.clone()).collect();
+        let of_tester: Option<Vectors> =
+            tester_card.as_ref().map(TesterCard::vectors).transpose()?;
+        let receive = |vectors: &Vectors| vectors.receive.clone();
         let rig = Self {
             links,
+            tester_card,
             cpus,
-            receive_irqs,
+            receive_irqs: vectors.iter().flat_map(receive).collect(),
+            tester_irqs: of_tester.iter().flat_map(receive).collect(),
         };
-        if let Err(error) = rig.pin(&host, &vectors) {
+        if let Err(error) = rig.pin(&host, &vectors, of_tester.as_ref()) {
             return Err(match rig.take_down() {
                 Ok(()) => error,
                 Err(left) => Error::Invalid(format!("{error}; putting it back failed too: {left}")),
@@ -93,10 +103,11 @@ impl Rig {
         Ok(rig)
     }
 
-    fn pin(&self, host: &Host, vectors: &[Vectors]) -> Result<()> {
-        let mut file = StateFile::open(host).map_err(kbp_core::Error::from)?;
-        for vector in vectors.iter().flat_map(|v| &v.all) {
-            irq_pin::pin(host, &mut file, vector, &user(), self.cpus.poller)?;
+    fn pin(&self, host: &Host, vectors: &[Vectors], of_tester: Option<&Vectors>) -> Result<()> {
+        pin_all(host, vectors, self.cpus.poller)?;
+        if let Some(card) = &self.tester_card {
+            pin_all(host, of_tester, card.cpu)?;
+            card.defer()?;
         }
         Ok(())
     }
@@ -106,17 +117,11 @@ impl Rig {
     /// # Errors
     /// When something else moved one of them.
     pub fn verify(&self) -> Result<()> {
-        let host = Host::system();
-        for &irq in &self.receive_irqs {
-            let cpus = host.irq_affinity(irq).map_err(kbp_core::Error::from)?;
-            if !cpus.contains(self.cpus.poller) || cpus.len() != 1 {
-                return Err(Error::Invalid(format!(
-                    "interrupt {irq} went from CPU {} to CPU {cpus}: stop what moves it (irqbalance?)",
-                    self.cpus.poller
-                )));
-            }
+        is_at(&self.receive_irqs, self.cpus.poller)?;
+        match &self.tester_card {
+            Some(card) => card.verify(&self.tester_irqs),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Puts the interrupts back where they were.
@@ -124,11 +129,41 @@ impl Rig {
     /// # Errors
     /// When one of them can't be put back; the others are.
     pub fn take_down(&self) -> Result<()> {
+        let undeferred = self
+            .tester_card
+            .as_ref()
+            .map_or(Ok(()), TesterCard::undefer);
         let host = Host::system();
         let mut file = StateFile::open(&host).map_err(kbp_core::Error::from)?;
         irq_pin::release(&host, &mut file, &user())?;
-        Ok(())
+        undeferred
     }
+}
+
+fn pin_all<'a>(
+    host: &Host,
+    vectors: impl IntoIterator<Item = &'a Vectors>,
+    cpu: u32,
+) -> Result<()> {
+    let mut file = StateFile::open(host).map_err(kbp_core::Error::from)?;
+    for vector in vectors.into_iter().flat_map(|v| &v.all) {
+        irq_pin::pin(host, &mut file, vector, &user(), cpu)?;
+    }
+    Ok(())
+}
+
+/// Checks that these interrupts go to that CPU and no other.
+pub(super) fn is_at(irqs: &[u32], cpu: u32) -> Result<()> {
+    let host = Host::system();
+    for &irq in irqs {
+        let cpus = host.irq_affinity(irq).map_err(kbp_core::Error::from)?;
+        if !cpus.contains(cpu) || cpus.len() != 1 {
+            return Err(Error::Invalid(format!(
+                "interrupt {irq} went from CPU {cpu} to CPU {cpus}: stop what moves it (irqbalance?)"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whose interrupts these are, in kbp-core's memory.
@@ -136,7 +171,7 @@ fn user() -> User {
     User::Other("kbp measure".into())
 }
 
-fn vectors_of(link: &Link) -> Result<Vectors> {
+pub(super) fn vectors_of(link: &Link) -> Result<Vectors> {
     link.run(|ifname| {
         let host = Host::system();
         Ok(host.vectors(&host.interface(ifname)?)?)

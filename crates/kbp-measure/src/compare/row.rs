@@ -18,7 +18,7 @@ use crate::hold;
 use crate::party::sockperf::Sockperf;
 use crate::place::Place;
 use crate::result::{Row, NO_TRAFFIC, TOOL_KBP, TOOL_SOCKPERF};
-use crate::tester::backend::{Aside, Backend, Udp};
+use crate::tester::backend::{Aside, Backend, Reader, Udp};
 use crate::tester::openloop::{self, OpenLoopConfig};
 use crate::tester::pingpong::{run_client, ClientConfig};
 use crate::tester::throughput::{self, ThroughputConfig};
@@ -35,8 +35,8 @@ pub struct Ends {
     pub server_place: Place,
     /// Where the client runs.
     pub client_place: Place,
-    /// Where replies to an open loop are received; `None`: by its client, where it runs.
-    pub replies_place: Option<Place>,
+    /// Who receives the replies to an open loop; `None`: its client, where it runs.
+    pub replies: Option<Reader>,
     /// The container that the server runs in.
     pub container: Option<End>,
 }
@@ -125,8 +125,8 @@ fn ping_pong(ends: &Ends, config: &ClientConfig, label: Label, on_warm: OnWarm) 
 /// The way of an open loop's frames, from the namespace of the calling thread.
 fn backend(ends: &Ends) -> Result<Box<dyn Backend>> {
     let socket = Udp::connect(ends.target)?;
-    Ok(match &ends.replies_place {
-        Some(place) => Box::new(Aside::read_at(socket, place)?),
+    Ok(match &ends.replies {
+        Some(reader) => Box::new(Aside::read_by(socket, reader)?),
         None => Box::new(socket),
     })
 }
@@ -296,7 +296,7 @@ mod tests {
             target: server.parse().unwrap(),
             server_place: Place::default(),
             client_place: Place::default(),
-            replies_place: None,
+            replies: None,
             container: None,
         }
     }
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn replies_are_read_where_they_are_to_be() {
         let ends = Ends {
-            replies_place: Some(Place::default()),
+            replies: Some(Reader::default()),
             ..at("127.0.0.1:18527")
         };
         assert!(format!("{:?}", backend(&ends).unwrap()).starts_with("Aside"));

@@ -167,7 +167,7 @@ mod tests {
             target: target.parse().unwrap(),
             server_place: Place::default(),
             client_place: Place::default(),
-            replies_place: None,
+            replies: None,
             container: None,
         }
     }

@@ -13,7 +13,7 @@ use crate::mechanism::family::Bench;
 use crate::mechanism::{leftover, KeepModule, Mechanism, MechanismConfig};
 use crate::result::{Row, NO_TRAFFIC};
 use crate::turns;
-use crate::witness::Watch;
+use crate::witness::{Port, Watch};
 
 /// A mechanism that serves the interfaces of a rig. Undo it with [`Active::undo`]; dropping it undoes it too, but
 /// can't say what failed.
@@ -100,9 +100,16 @@ impl<'a> Active<'a> {
             receive_irqs: self.bench.rig.receive_irqs.clone(),
             mode_threads: self.threads.clone(),
             has_poller: self.mechanism.changes.poller,
-            ports: self.bench.rig.links.iter().map(Link::port).collect(),
+            ports: self.ports(),
             ..Watch::default()
         }
+    }
+
+    /// Where packets may be dropped.
+    fn ports(&self) -> Vec<Port> {
+        let of_tester = self.bench.rig.tester_card.iter().map(|card| &card.link);
+        let links = self.bench.rig.links.iter().chain(of_tester);
+        links.map(Link::port).collect()
     }
 
     /// The CPUs of the machine that receives. The tester and what keeps house would be another one.

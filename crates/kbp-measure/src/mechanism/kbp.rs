@@ -13,7 +13,7 @@ use kbp_core::{backlog, check, governor, module, sched, Client, CpuList, Host};
 
 use crate::compare::rig::Link;
 use crate::error::Result;
-use crate::mechanism::family::{received_min, Bench, Family, Moved, Site};
+use crate::mechanism::family::{Bench, Family, Moved, Site};
 use crate::mechanism::{leftover, links, steer, sysctls, KeepModule};
 use crate::result::Row;
 
@@ -289,11 +289,11 @@ impl Family for Kbp {
 
     fn verify_row(
         &self,
-        _bench: &Bench<'_>,
+        bench: &Bench<'_>,
         row: &Row,
         _moved: &Moved,
     ) -> std::result::Result<(), String> {
-        let received = received_min(row);
+        let received = bench.received_min(row);
         match row.poller {
             Some(poller) if poller.packets >= received => Ok(()),
             Some(poller) => Err(format!(

@@ -116,7 +116,8 @@ fn namespaces(state: &State) -> BTreeSet<Option<String>> {
     settings.chain(threaded).chain(napis).collect()
 }
 
-fn restore_namespace(netns: Option<&str>) -> Result<()> {
+/// Puts back what was changed in a network namespace that has not been put back; nothing is no error.
+pub(crate) fn restore_namespace(netns: Option<&str>) -> Result<()> {
     let restored = in_namespace(netns, || {
         let (host, mut state) = (Host::system(), memory()?);
         setting::restore(&host, &mut state, netns)?;

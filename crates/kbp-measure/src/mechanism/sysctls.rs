@@ -7,7 +7,7 @@ use kbp_core::{setting, Host};
 
 use crate::compare::rig::Link;
 use crate::error::Result;
-use crate::mechanism::family::{memory, received_min, Bench, Family, Moved, Site};
+use crate::mechanism::family::{memory, Bench, Family, Moved, Site};
 use crate::mechanism::leftover::in_namespace;
 use crate::mechanism::{links, stock};
 use crate::result::Row;
@@ -15,6 +15,14 @@ use crate::result::Row;
 /// How long sockets poll, microseconds: in recv, and in poll and select.
 pub(crate) const BUSY_SYSCTLS: [&str; 2] =
     ["proc/sys/net/core/busy_read", "proc/sys/net/core/busy_poll"];
+
+/// Whether sockets can poll on this kernel; else the file that there is not.
+pub(crate) fn sockets_poll(host: &Host) -> std::result::Result<(), &'static str> {
+    match BUSY_SYSCTLS.iter().find(|file| !host.exists(file)) {
+        None => Ok(()),
+        Some(file) => Err(file),
+    }
+}
 
 /// The files of an interface that defer its interrupts: the count, and the period in nanoseconds.
 pub(crate) fn deferral_files(ifname: &str) -> [String; 2] {
@@ -62,7 +70,7 @@ pub(crate) struct BusyRead;
 
 impl Family for BusyRead {
     fn can_run(&self, site: &Site<'_>) -> std::result::Result<(), String> {
-        if let Some(file) = BUSY_SYSCTLS.iter().find(|file| !site.host.exists(file)) {
+        if let Err(file) = sockets_poll(site.host) {
             return Err(format!(
                 "there is no {}: the kernel has no busy polling of sockets (PREEMPT_RT has none), or this is not \
                  the first network namespace",
@@ -183,7 +191,7 @@ impl Family for DeferIrqs {
         stock::net_rx_ran(bench, row, moved)?;
         let gives_up_ns =
             u64::from(bench.config.defer_hard_irqs) * bench.config.gro_flush_timeout_ns;
-        let received = received_min(row);
+        let received = bench.received_min(row);
         let distance_ns = row.span_ns.checked_div(row.n).unwrap_or(u64::MAX);
         // The longest gap of the usual client: its mean and half of that.
         if distance_ns.saturating_mul(3) / 2 > gives_up_ns || row.witness.hard_irqs < received {

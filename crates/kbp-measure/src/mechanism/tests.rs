@@ -167,7 +167,7 @@ impl Wire {
     }
 
     fn rig(&self) -> Rig {
-        Rig::set_up(self.links(), cpus()).unwrap()
+        Rig::set_up(self.links(), None, cpus()).unwrap()
     }
 
     /// A datagram there and back.

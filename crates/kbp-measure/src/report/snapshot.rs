@@ -126,7 +126,9 @@ fn configuration(config: &Config) -> Vec<Definition> {
         ("Seed", config.seed.to_string()),
     ];
     if let Some(cpu) = config.replies_cpu {
-        let words = format!("replies to an open loop are received by CPU {cpu}");
+        let words = format!(
+            "replies to an open loop are received by CPU {cpu}, which polls the tester's card where that has a namespace of its own"
+        );
         list.push(("Replies", words));
     }
     if let Some(cpu) = config.rps_cpu {

@@ -34,6 +34,16 @@ struct Shared {
     dropped: AtomicU64,
 }
 
+/// Who reads a socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reader {
+    /// Where it runs. It spins, so this has to be another CPU than the sender's: on one CPU, each keeps the other from
+    /// running.
+    pub place: Place,
+    /// Whether it polls the card that the packets come from, instead of waiting for who serves that.
+    pub polls: bool,
+}
+
 /// A socket and the thread that reads it.
 pub struct Aside {
     socket: Udp,
@@ -43,13 +53,15 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// Has `socket` read at `place`, until this is dropped. That thread spins, so that `place` has to be another CPU than
-    /// the caller's: on one CPU, each keeps the other from running.
+    /// Has `socket` read until this is dropped.
     ///
     /// # Errors
-    /// Those of [`Place::apply`]; when there are no more threads or file descriptors.
-    pub fn read_at(socket: Udp, place: &Place) -> Result<Self> {
-        Self::with_room(WAITING_MAX, socket, place)
+    /// Those of [`Place::apply`]; when there are no more threads or file descriptors; when the socket can't poll.
+    pub fn read_by(socket: Udp, reader: &Reader) -> Result<Self> {
+        if reader.polls {
+            socket.poll()?;
+        }
+        Self::with_room(WAITING_MAX, socket, &reader.place)
     }
 
     fn with_room(waiting_max: usize, socket: Udp, place: &Place) -> Result<Self> {
@@ -178,7 +190,7 @@ mod tests {
     use crate::tester::openloop::{self, OpenLoopConfig};
 
     fn aside() -> Aside {
-        Aside::read_at(Udp::to_itself().unwrap(), &Place::default()).unwrap()
+        Aside::read_by(Udp::to_itself().unwrap(), &Reader::default()).unwrap()
     }
 
     /// The next payload, which is on its way.
@@ -236,7 +248,7 @@ mod tests {
             .unwrap()
             .local_addr()
             .unwrap();
-        let mut aside = Aside::read_at(Udp::connect(gone).unwrap(), &Place::default()).unwrap();
+        let mut aside = Aside::read_by(Udp::connect(gone).unwrap(), &Reader::default()).unwrap();
         let deadline_ns = monotonic_ns().unwrap() + 10_000_000_000;
         let error = loop {
             let told = aside.send(&[0; 32]).and(aside.recv(&mut [0; 32]));
@@ -260,13 +272,36 @@ mod tests {
         assert_eq!(report.drops, Drops::default());
     }
 
+    /// Its reader waits, and it ends all the same; its sender does not wait.
+    #[test]
+    fn a_socket_that_polls_has_the_same_account() {
+        let reader = Reader {
+            polls: true,
+            ..Reader::default()
+        };
+        let mut polled = Aside::read_by(Udp::to_itself().unwrap(), &reader).unwrap();
+        let config = OpenLoopConfig {
+            span_ns: 200_000_000,
+            ..OpenLoopConfig::new(64, 2_560_000)
+        };
+        let report = openloop::run(&mut polled, &config, || Ok(())).unwrap();
+        assert_eq!((report.account.sent, report.account.lost), (1_000, 0));
+        let begin_ns = monotonic_ns().unwrap();
+        drop(polled);
+        let took_ns = monotonic_ns().unwrap() - begin_ns;
+        assert!(took_ns < 2_000_000_000, "{took_ns} ns to end");
+    }
+
     #[test]
     fn a_cpu_that_is_not_there_is_said() {
-        let place = Place {
-            cpu: Some(9_999),
-            ..Place::default()
+        let nowhere = Reader {
+            place: Place {
+                cpu: Some(9_999),
+                ..Place::default()
+            },
+            polls: false,
         };
-        let error = Aside::read_at(Udp::to_itself().unwrap(), &place).unwrap_err();
+        let error = Aside::read_by(Udp::to_itself().unwrap(), &nowhere).unwrap_err();
         assert!(error.to_string().contains("9999"), "{error}");
     }
 }

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
 
-pub use aside::Aside;
+pub use aside::{Aside, Reader};
 pub use ring::Ring;
 pub use station::{Link, Station, StationAddress};
 pub use udp::Udp;
