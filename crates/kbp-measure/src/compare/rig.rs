@@ -4,7 +4,7 @@
 //!
 //! Not here: what serves the interfaces ([`crate::mechanism`]).
 
-use kbp_core::irq::Vectors;
+use kbp_core::irq::{QueueVector, Vectors};
 use kbp_core::irq_pin;
 use kbp_core::state::{StateFile, User};
 use kbp_core::Host;
@@ -66,8 +66,9 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Moves every interrupt of the interfaces to the poller's CPU and those of the tester's card to its receiver's, and
-    /// remembers where they were.
+    /// Moves every interrupt of the interfaces to the poller's CPU and remembers where they were. The receive interrupts of the
+    /// tester's card go to its receiver's CPU, the others to housekeeping's: a receiver that spins as `SCHED_FIFO` keeps
+    /// ksoftirqd from running, which frees what was sent where it is awake (before Linux 6.5).
     ///
     /// # Errors
     /// When a CPU is not online, an interface does not exist, or an interrupt can't be
@@ -104,9 +105,14 @@ impl Rig {
     }
 
     fn pin(&self, host: &Host, vectors: &[Vectors], of_tester: Option<&Vectors>) -> Result<()> {
-        pin_all(host, vectors, self.cpus.poller)?;
-        if let Some(card) = &self.tester_card {
-            pin_all(host, of_tester, card.cpu)?;
+        pin_all(host, vectors.iter().flat_map(|v| &v.all), self.cpus.poller)?;
+        if let (Some(card), Some(vectors)) = (&self.tester_card, of_tester) {
+            let (receive, other) = vectors
+                .all
+                .iter()
+                .partition::<Vec<_>, _>(|vector| self.tester_irqs.contains(&vector.irq));
+            pin_all(host, receive, card.cpu)?;
+            pin_all(host, other, self.cpus.housekeeping)?;
             card.defer()?;
         }
         Ok(())
@@ -142,11 +148,11 @@ impl Rig {
 
 fn pin_all<'a>(
     host: &Host,
-    vectors: impl IntoIterator<Item = &'a Vectors>,
+    vectors: impl IntoIterator<Item = &'a QueueVector>,
     cpu: u32,
 ) -> Result<()> {
     let mut file = StateFile::open(host).map_err(kbp_core::Error::from)?;
-    for vector in vectors.into_iter().flat_map(|v| &v.all) {
+    for vector in vectors {
         irq_pin::pin(host, &mut file, vector, &user(), cpu)?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tester's own network card, where who receives the replies has a CPU to itself: no mechanism serves it, for a tester is
-//! not what is measured. Its interrupts go to that CPU and are deferred, so that the receiver's socket, which prefers busy
+//! not what is measured. Its receive interrupts go to that CPU and are deferred, so that the receiver's socket, which prefers busy
 //! polling, is who polls it (`Documentation/networking/napi.rst` of the kernel, IRQ mitigation).
 //!
 //! Not here: that socket ([`crate::tester::backend::Aside`]), and putting the interrupts back ([`super::rig`]).
