@@ -32,7 +32,7 @@ as_found() {
 }
 as_found > "$OUT/before"
 irqs=$(receive_irqs)
-kbp compare --paths nic --loads idle --mechanisms softirq,kbp-busy --cpus 0,1,2,0 --replies-cpu 3 --open-loop 4000fps \
+kbp compare --paths nic --loads idle --mechanisms softirq,kbp-busy --cpus 0 1 2 0 --replies-cpu 3 --open-loop 4000fps \
 	--rounds 1 --row-ms 200 --out "$OUT/polled" --modules "$MODULES" > "$OUT/table" 2>&1 ||
 	lab_fail "kbp compare --replies-cpu: $(cat "$OUT/table")"
 irqs=$(($(receive_irqs) - irqs))
