@@ -332,7 +332,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 		if (kbp_is_thrifty(a) &&
 		    kbp_thrift_found(&p->thrift, now_ns, work,
 				     s->window.goal.cycle_ns,
-				     kbp_halts_are_possible(p)))
+				     kbp_halts_through(p)))
 			kbp_adaptive_switch(p);
 	} else if (held && !a->armed && !kbp_is_polled_through(p, s)) {
 		/* Who keeps the poller awake pays, each a share. */

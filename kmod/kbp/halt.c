@@ -42,30 +42,36 @@ static bool kbp_halts_end(u64 halt_ns)
 	       !boot_cpu_has_bug(X86_BUG_AMD_APIC_C1E);
 }
 
-/**
- * kbp_halts_are_possible() - would the CPU stand still where all is polled through?
- * @p: its poller
- *
+/*
  * Who allows no idle state on this CPU, or boots with idle=poll, wants no halt either.
  */
-bool kbp_halts_are_possible(const struct kbp_poller *p)
+static bool kbp_halts_are_possible(const struct kbp_poller *p, u64 halt_ns)
 {
-	u64 halt_ns = kbp_halt_ns();
-
 	return halt_ns && kbp_halts_end(halt_ns) && p->config.cstate.max_us &&
-	       boot_option_idle_override != IDLE_POLL &&
-	       time_after_eq(jiffies, p->halt.again);
+	       boot_option_idle_override != IDLE_POLL;
+}
+
+/**
+ * kbp_halts_through() - would the CPU stand still where all is polled through?
+ * @p: its poller
+ *
+ * Return: true also where that was not tried yet.
+ */
+bool kbp_halts_through(const struct kbp_poller *p)
+{
+	return !p->halt.in_vain && kbp_halts_are_possible(p, kbp_halt_ns());
 }
 
 /*
  * May it stand still? Only where it polls through, for nobody but devices in mode
  * adaptive, and where nothing is due at a set time.
  */
-static bool kbp_may_halt(const struct kbp_poller *p)
+static bool kbp_may_halt(const struct kbp_poller *p, u64 halt_ns)
 {
 	return p->thrift.through && p->wakeful && !p->kept && !p->due_ns &&
 	       READ_ONCE(p->state) == KBP_STATE_POLLING &&
-	       kbp_halts_are_possible(p);
+	       time_after_eq(jiffies, p->halt.again) &&
+	       kbp_halts_are_possible(p, halt_ns);
 }
 
 /* Has something come since the round that found nothing, or somebody for the CPU? */
@@ -77,14 +83,20 @@ static bool kbp_is_wanted(const struct kbp_poller *p)
 
 /*
  * Where halts end late (a hypervisor that gives the CPU to others, a slow idle state),
- * packets wait for that: then none is made for a second. One that another interrupt has
- * ended says nothing, and what handlers take once it has ended is no lateness.
+ * packets wait for that: then none is made for a second, and none counts on them before
+ * they were in time for a second. One that another interrupt has ended says nothing, and
+ * what handlers take once it has ended is no lateness.
  */
 static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 due_ns)
 {
-	if (h->ended_ns > due_ns &&
-	    kbp_halts_are_late(&h->late_ns, halt_ns, h->ended_ns - due_ns))
+	if (h->ended_ns <= due_ns)
+		return;
+	if (kbp_halts_are_late(&h->late_ns, halt_ns, h->ended_ns - due_ns)) {
 		h->again = jiffies + HZ;
+		h->in_vain = true;
+	} else if (h->in_vain && time_after_eq(jiffies, h->again + HZ)) {
+		h->in_vain = false;
+	}
 }
 
 /*
@@ -126,7 +138,7 @@ bool kbp_halt(struct kbp_poller *p)
 	u64 halt_ns = kbp_halt_ns();
 	u64 took_ns;
 
-	if (!kbp_may_halt(p))
+	if (!kbp_may_halt(p, halt_ns))
 		return false;
 	took_ns = kbp_halt_for(p, halt_ns);
 	if (!took_ns)

@@ -175,6 +175,7 @@ struct kbp_halt {
 	u64 ended_ns;			/* when the timer ended the last; 0: it did not */
 	u64 late_ns;			/* mean of how late it ends them */
 	unsigned long again;		/* jiffies: none before */
+	bool in_vain;			/* the last ones were given up */
 };
 
 struct kbp_poller {
@@ -421,7 +422,7 @@ static inline bool kbp_is_thrifty(const struct kbp_napi *a)
 }
 
 /* halt.c: standing still between two looks */
-bool kbp_halts_are_possible(const struct kbp_poller *p);
+bool kbp_halts_through(const struct kbp_poller *p);
 bool kbp_halt(struct kbp_poller *p);
 u64 kbp_halt_take(struct kbp_poller *p);
 void kbp_halt_init(struct kbp_poller *p);

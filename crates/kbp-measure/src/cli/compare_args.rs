@@ -185,10 +185,7 @@ impl CompareArgs {
             },
             mechanisms: self.mechanisms(preset),
             rounds: self.rounds.unwrap_or(preset.rounds),
-            third_party: match self.third_party.first().map(String::as_str) {
-                Some("none") => vec![],
-                _ => or(&self.third_party, preset.third_party),
-            },
+            third_party: self.third_party(preset),
         };
         plan.paths
             .iter()
@@ -200,6 +197,14 @@ impl CompareArgs {
             tables::mechanism(mode)?;
         }
         Ok(plan)
+    }
+
+    /// The mechanisms that sockperf measures, too.
+    fn third_party(&self, preset: &Preset) -> Vec<String> {
+        match self.third_party.first().map(String::as_str) {
+            Some("none") => vec![],
+            _ => or(&self.third_party, preset.third_party),
+        }
     }
 
     fn mechanisms(&self, preset: &Preset) -> Vec<String> {
@@ -335,6 +340,11 @@ impl CompareArgs {
         if !frames.iter().any(is_open_loop) {
             return Err(Error::Invalid(
                 "--replies-cpu is for --open-loop and --throughput: the client of a ping-pong does nothing but wait for its reply".into(),
+            ));
+        }
+        if self.trace || !self.third_party(preset::find(&self.preset)?).is_empty() {
+            return Err(Error::Invalid(
+                "--replies-cpu with --trace or --third-party: their clients do not poll the tester's card, whose interrupts are deferred".into(),
             ));
         }
         Host::system().require_online(cpu)?;
@@ -616,6 +626,8 @@ mod tests {
         assert!(of_load.contains("--storm-cpu"), "{of_load}");
         let idle = refused(&["1"]);
         assert!(idle.contains("--open-loop"), "{idle}");
+        let sockperf = refused(&["1", "--open-loop", "1000fps", "--third-party", "softirq"]);
+        assert!(sockperf.contains("deferred"), "{sockperf}");
         let away = refused(&["9999", "--throughput", "1000fps"]);
         assert!(away.contains("9999"), "{away}");
     }

@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 
+use kbp_core::Host;
 use kbp_lab::topo::{self, End, Kind, PortKind, Spec, Topology};
 
 use super::rig::{Link, Rig};
@@ -16,7 +17,7 @@ use super::streams;
 use super::tester_card::TesterCard;
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::mechanism::leftover;
+use crate::mechanism::{leftover, sockets_poll};
 use crate::place::Place;
 use crate::result::Cpus;
 use crate::tester::backend::Reader;
@@ -62,6 +63,14 @@ pub struct Path {
 /// One sentence that says why not; also for a name that is none.
 pub fn can_run(path: &str, options: &PathOptions) -> std::result::Result<(), String> {
     let spec = spec(path, options).map_err(|error| error.to_string())?;
+    if spec.kind == Kind::Nic && options.replies_cpu.is_some() {
+        sockets_poll(&Host::system()).map_err(|file| {
+            format!(
+                "--replies-cpu: there is no /{file}: the kernel has no busy polling of sockets (PREEMPT_RT has none), or \
+                 this is not the first network namespace; leave it out"
+            )
+        })?;
+    }
     topo::can_run_spec(&spec)
 }
 
@@ -105,7 +114,7 @@ pub fn remove_left() -> Result<()> {
     for entry in left {
         let name = entry.topology.spec.name;
         if [NAME, streams::NAME].contains(&name.as_str()) {
-            // A card leaves its namespace as it is.
+            // The tester's card would take its deferral out of its namespace.
             leftover::restore_namespace(entry.topology.client.netns.as_deref())?;
             topo::del(&name)?;
         }
@@ -168,7 +177,7 @@ fn links(topology: &Topology, replies_cpu: Option<u32>) -> (Vec<Link>, Option<Te
     (links, tester_card)
 }
 
-fn ends(topology: &Topology, options: &PathOptions, has_card: bool) -> Ends {
+fn ends(topology: &Topology, options: &PathOptions, polls_card: bool) -> Ends {
     let place = |end: &End, cpu| Place {
         cpu: Some(cpu),
         fifo_priority: Some(options.app_priority),
@@ -182,7 +191,7 @@ fn ends(topology: &Topology, options: &PathOptions, has_card: bool) -> Ends {
         client_place: place(&topology.client, options.cpus.tester),
         replies: options.replies_cpu.map(|cpu| Reader {
             place: place(&topology.client, cpu),
-            polls: has_card,
+            polls: polls_card,
         }),
         container: server.container.is_some().then(|| server.clone()),
     }

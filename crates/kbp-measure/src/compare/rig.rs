@@ -85,8 +85,8 @@ impl Rig {
         }
         let with_interrupts = links.iter().filter(|link| link.has_interrupts);
         let vectors: Vec<Vectors> = with_interrupts.map(vectors_of).collect::<Result<_>>()?;
-        let of_tester: Option<Vectors> =
-            tester_card.as_ref().map(TesterCard::vectors).transpose()?;
+        let of_tester = tester_card.as_ref().map(|card| vectors_of(&card.link));
+        let of_tester: Option<Vectors> = of_tester.transpose()?;
         let receive = |vectors: &Vectors| vectors.receive.clone();
         let rig = Self {
             links,
@@ -177,7 +177,7 @@ fn user() -> User {
     User::Other("kbp measure".into())
 }
 
-pub(super) fn vectors_of(link: &Link) -> Result<Vectors> {
+fn vectors_of(link: &Link) -> Result<Vectors> {
     link.run(|ifname| {
         let host = Host::system();
         Ok(host.vectors(&host.interface(ifname)?)?)

@@ -93,10 +93,10 @@ pub fn ours(ends: &Ends, traffic: &Traffic, watch: &Watch, label: Label) -> Resu
         ..watch.clone()
     };
     let measured = watched(&ends.client_place, watch, |on_warm| match traffic {
-        Traffic::PingPong(config) => ping_pong(ends, config, label, on_warm),
+        Traffic::PingPong(config) => Ok((ping_pong(ends, config, label, on_warm)?, None)),
         Traffic::OpenLoop(config) => open_loop(ends, config, label, on_warm),
         Traffic::Throughput(config) => highest_rate(ends, config, label, on_warm),
-        Traffic::Nothing(span_ns) => nothing(*span_ns, label, on_warm),
+        Traffic::Nothing(span_ns) => Ok((nothing(*span_ns, label, on_warm)?, None)),
         Traffic::Service(_) => Err(Error::Panicked("choosing a server")),
     });
     let echoed = server.stop();
@@ -131,10 +131,14 @@ fn backend(ends: &Ends) -> Result<Box<dyn Backend>> {
     })
 }
 
-fn open_loop(ends: &Ends, config: &OpenLoopConfig, label: Label, on_warm: OnWarm) -> Result<Row> {
+/// A row, and the way that its frames took.
+type Sent = (Row, Option<Box<dyn Backend>>);
+
+fn open_loop(ends: &Ends, config: &OpenLoopConfig, label: Label, on_warm: OnWarm) -> Result<Sent> {
     let mut backend = backend(ends)?;
     let report = openloop::run(backend.as_mut(), config, on_warm)?;
-    Ok(report.row(label.mode, label.load, label.round))
+    let row = report.row(label.mode, label.load, label.round);
+    Ok((row, Some(backend)))
 }
 
 /// The counters are read around all trials of the search; each of them has a warm-up of its own.
@@ -143,11 +147,12 @@ fn highest_rate(
     config: &ThroughputConfig,
     label: Label,
     on_warm: OnWarm,
-) -> Result<Row> {
+) -> Result<Sent> {
     let mut backend = backend(ends)?;
     on_warm()?;
     let report = throughput::run(backend.as_mut(), config, |_, _| {})?;
-    Ok(report.row(label.mode, label.load, label.round))
+    let row = report.row(label.mode, label.load, label.round);
+    Ok((row, Some(backend)))
 }
 
 /// A client that only waits.
@@ -173,11 +178,12 @@ enum Step {
 }
 
 /// Runs a client on a thread of its own. It stops after the warm-up until the counters were read here, on the
-/// housekeeping CPU, so that the reading does not disturb its CPU, and it ends only when they were read again.
-pub(super) fn watched(
+/// housekeeping CPU, so that the reading does not disturb its CPU, and it ends only when they were read again. What it returns
+/// with its row lives as long: to end some of that takes a while, in which nothing is measured.
+pub(super) fn watched<K>(
     place: &Place,
     watch: Watch,
-    client: impl FnOnce(OnWarm) -> Result<Row> + Send,
+    client: impl FnOnce(OnWarm) -> Result<(Row, K)> + Send,
 ) -> Result<(Row, Between)> {
     let host = Host::system();
     let (step_tx, step_rx) = mpsc::channel();
@@ -185,7 +191,7 @@ pub(super) fn watched(
     std::thread::scope(|scope| {
         let client = scope.spawn(move || {
             place.apply()?;
-            let row = client(&mut || {
+            let measured = client(&mut || {
                 let gone = |_| Error::Panicked("measuring");
                 let warm = Step::Warm(Counted::this_thread());
                 step_tx.send(warm).map_err(|e| gone(e.to_string()))?;
@@ -193,10 +199,10 @@ pub(super) fn watched(
             });
             // Nobody waits for this after a reading that failed; then there is nothing to wait for either. A client that
             // failed has no last reading: its server may be gone.
-            if row.is_ok() && step_tx.send(Step::Done).is_ok() {
+            if measured.is_ok() && step_tx.send(Step::Done).is_ok() {
                 let _ = go_rx.recv();
             }
-            row
+            measured.map(|(row, _)| row)
         });
         let between = readings(&host, watch, &step_rx, &go_tx);
         drop((step_rx, go_tx));

@@ -137,7 +137,7 @@ fn memcached_row(load: &LoadConfig, ends: &Ends, watch: &Watch) -> Result<Row> {
         ..watch.clone()
     };
     let measured = watched(&ends.client_place, watch, |on_warm: OnWarm| {
-        client::load(ends.target, load, on_warm).map(|report| Memcached::row(&report))
+        client::load(ends.target, load, on_warm).map(|report| (Memcached::row(&report), ()))
     });
     let (row, between) = server.explain(measured)?;
     Ok(between.fill(row))
@@ -152,7 +152,7 @@ fn sip_row(load: &SipLoad, ends: &Ends, watch: &Watch) -> Result<Row> {
     };
     let (row, between) = watched(&Place::default(), watch, |on_warm: OnWarm| {
         let report = proxy.load(load, &ends.client_place, on_warm)?;
-        Ok(report.row())
+        Ok((report.row(), ()))
     })?;
     Ok(between.fill(row))
 }

@@ -5,17 +5,17 @@
 //!
 //! Not here: that socket ([`crate::tester::backend::Aside`]), and putting the interrupts back ([`super::rig`]).
 
-use kbp_core::irq::Vectors;
 use kbp_core::setting;
 use kbp_core::Host;
 
-use super::rig::{is_at, vectors_of, Link};
+use super::rig::{is_at, Link};
 use crate::error::{Error, Result};
-use crate::mechanism::{deferral_files, memory, sockets_poll};
+use crate::mechanism::{deferral_files, memory};
 
-/// How often in a row a poll that finds nothing leaves the interrupts off, and for how long each time, nanoseconds: longer
-/// than the socket is away between two polls.
-const DEFERRAL: [&str; 2] = ["100", "200000"];
+/// How often in a row a poll that finds nothing leaves the interrupts off.
+const DEFERRALS: &str = "100";
+/// For how long each time, nanoseconds: longer than the socket is away between two polls.
+const DEFERRAL_NS: &str = "200000";
 
 /// The card, and who polls it.
 #[derive(Debug, Clone)]
@@ -27,19 +27,6 @@ pub struct TesterCard {
 }
 
 impl TesterCard {
-    /// Its interrupts, which the caller moves.
-    ///
-    /// # Errors
-    /// When the card does not exist or its interrupts can't be found; where sockets can't poll.
-    pub(super) fn vectors(&self) -> Result<Vectors> {
-        sockets_poll(&Host::system()).map_err(|file| {
-            Error::Invalid(format!(
-                "--replies-cpu: there is no /{file}, so sockets can't poll a card (PREEMPT_RT has no busy polling): leave it out"
-            ))
-        })?;
-        vectors_of(&self.link)
-    }
-
     /// Defers its interrupts and remembers what was there.
     ///
     /// # Errors
@@ -47,7 +34,7 @@ impl TesterCard {
     pub(super) fn defer(&self) -> Result<()> {
         self.link.run(|ifname| {
             let (host, mut state) = (Host::system(), memory()?);
-            for (file, value) in deferral_files(ifname).iter().zip(DEFERRAL) {
+            for (file, value) in deferral_files(ifname).iter().zip([DEFERRALS, DEFERRAL_NS]) {
                 setting::set(&host, &mut state, self.link.netns.as_deref(), file, value)?;
             }
             Ok(())
@@ -61,7 +48,7 @@ impl TesterCard {
     pub(super) fn verify(&self, irqs: &[u32]) -> Result<()> {
         is_at(irqs, self.cpu)?;
         self.link.run(|ifname| {
-            for (file, want) in deferral_files(ifname).iter().zip(DEFERRAL) {
+            for (file, want) in deferral_files(ifname).iter().zip([DEFERRALS, DEFERRAL_NS]) {
                 let now = Host::system().read_trimmed(file);
                 let now = now.map_err(kbp_core::Error::from)?;
                 if now != want {

@@ -139,7 +139,10 @@ impl<'a> Active<'a> {
             return Ok(());
         }
         let moved = then.map(|then| now.since(&then)).unwrap_or_default();
-        let verified = self.mechanism.family.verify_row(&self.bench, row, &moved);
+        let family = self.mechanism.family;
+        let verified = family
+            .verify_row(&self.bench, row, &moved)
+            .and_then(|()| common::tester_polled(&self.bench, row, &moved));
         verified.map_err(|why| self.bench.inactive(format!("{why} in row {}", row.name())))
     }
 

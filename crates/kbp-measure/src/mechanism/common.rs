@@ -12,6 +12,10 @@ use crate::mechanism::family::{memory, Bench, Moved};
 use crate::mechanism::leftover::in_namespace;
 use crate::mechanism::sysctls::{deferral_files, BUSY_SYSCTLS};
 use crate::mechanism::{links, Changes, KeepModule};
+use crate::result::Row;
+
+/// One reply in so many at least is counted as polled where all are.
+const TESTER_POLLED_PART: u64 = 10;
 
 /// Checks everything that the mechanism does not change.
 ///
@@ -132,16 +136,16 @@ impl Counters {
         let net_rx_softirqs = counts.sum();
         let mut busy_poll_packets = 0;
         for netns in bench.namespaces() {
-            busy_poll_packets += in_namespace(netns.as_deref(), || {
-                // Not /proc/net: that is the namespace of the process, not that of this thread.
-                let text = Host::system().read("proc/thread-self/net/netstat");
-                let text = text.map_err(kbp_core::Error::from)?;
-                Ok(netstat(&text, "TcpExt", "BusyPollRxPackets").unwrap_or(0))
-            })?;
+            busy_poll_packets += polled_by_sockets(netns.as_deref())?;
         }
+        let tester_poll_packets = match &bench.rig.tester_card {
+            Some(card) => polled_by_sockets(card.link.netns.as_deref())?,
+            None => 0,
+        };
         Ok(Self(Moved {
             net_rx_softirqs,
             busy_poll_packets,
+            tester_poll_packets,
         }))
     }
 
@@ -151,8 +155,40 @@ impl Counters {
         Moved {
             net_rx_softirqs: now.net_rx_softirqs.saturating_sub(then.net_rx_softirqs),
             busy_poll_packets: now.busy_poll_packets.saturating_sub(then.busy_poll_packets),
+            tester_poll_packets: now
+                .tester_poll_packets
+                .saturating_sub(then.tester_poll_packets),
         }
     }
+}
+
+/// Packets that sockets took by polling in this network namespace.
+fn polled_by_sockets(netns: Option<&str>) -> Result<u64> {
+    in_namespace(netns, || {
+        // Not /proc/net: that is the namespace of the process, not that of this thread.
+        let text = Host::system().read("proc/thread-self/net/netstat");
+        let text = text.map_err(kbp_core::Error::from)?;
+        Ok(netstat(&text, "TcpExt", "BusyPollRxPackets").unwrap_or(0))
+    })
+}
+
+/// Whether the tester's own card was polled by the tester, where it is to be. What comes while a poll ends is not counted
+/// as polled.
+///
+/// # Errors
+/// The counter that did not move.
+pub(crate) fn tester_polled(
+    bench: &Bench<'_>,
+    row: &Row,
+    moved: &Moved,
+) -> std::result::Result<(), String> {
+    if bench.rig.tester_card.is_none() || moved.tester_poll_packets >= row.n / TESTER_POLLED_PART {
+        return Ok(());
+    }
+    Err(format!(
+        "the tester's socket took {} of {} replies by polling its card (BusyPollRxPackets), so the card had somebody else",
+        moved.tester_poll_packets, row.n
+    ))
 }
 
 /// A counter of /proc/net/netstat: a line of names, then one of numbers, both behind `GROUP:`.

@@ -41,6 +41,8 @@ pub(crate) struct Moved {
     pub net_rx_softirqs: u64,
     /// Packets that sockets took by polling, in the namespaces of all interfaces.
     pub busy_poll_packets: u64,
+    /// The same in the namespace of the tester's card, where no mechanism serves that.
+    pub tester_poll_packets: u64,
 }
 
 /// How the mechanisms of a family are set up, seen to be active, and undone.

@@ -127,7 +127,7 @@ fn configuration(config: &Config) -> Vec<Definition> {
     ];
     if let Some(cpu) = config.replies_cpu {
         let words = format!(
-            "replies to an open loop are received by CPU {cpu}, which polls the tester's card where that has a namespace of its own"
+            "replies to an open loop are received by CPU {cpu}, which polls the tester's card on the path nic"
         );
         list.push(("Replies", words));
     }

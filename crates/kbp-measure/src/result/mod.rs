@@ -123,7 +123,8 @@ pub struct Config {
     pub row_ns: RowNs,
     /// Who runs on which CPU.
     pub cpus: Cpus,
-    /// CPU that receives the replies to an open loop; absent: the tester's.
+    /// CPU that receives the replies to an open loop, and polls the tester's card on the path `nic`; absent: the tester's, and
+    /// the mechanism has both cards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replies_cpu: Option<u32>,
     /// `SCHED_FIFO` priority of client and server.
@@ -229,7 +230,7 @@ pub struct Cpus {
     pub housekeeping: u32,
     /// The client.
     pub tester: u32,
-    /// Receive interrupts of both interfaces, their NAPI threads, the poller.
+    /// Receive interrupts of both interfaces, or with `replies_cpu` of the server's card alone, their NAPI threads, the poller.
     pub poller: u32,
     /// The echo server.
     pub application: u32,

@@ -234,7 +234,7 @@ impl From<&RoundTrips> for RttNs {
 pub struct Witness {
     /// `NET_RX` softirqs on the poller's CPU (/proc/softirqs).
     pub net_rx_softirqs: u64,
-    /// Interrupts of the receive vectors of both interfaces, any CPU (/proc/interrupts).
+    /// Interrupts of the receive vectors of the interfaces that the mode serves, any CPU (/proc/interrupts).
     pub hard_irqs: u64,
     /// CPU time of ksoftirqd on the poller's CPU, nanoseconds.
     #[serde(default)]

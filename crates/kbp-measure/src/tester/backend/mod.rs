@@ -94,7 +94,8 @@ pub trait Backend: fmt::Debug {
     fn send(&mut self, payload: &[u8]) -> Result<bool>;
 
     /// The next payload that came, if one did. `buffer` gets its beginning: the header of a probe
-    /// ([`super::openloop::PROBE_LEN`] bytes), and from all but [`Aside`] as much as it has room for. Never waits.
+    /// ([`super::openloop::PROBE_LEN`] bytes), and from all but [`Aside`] as much as it has room for. Never waits, but
+    /// in the reader of an [`Aside`] that polls.
     ///
     /// # Errors
     /// When the path is gone.

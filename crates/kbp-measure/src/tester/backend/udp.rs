@@ -10,8 +10,8 @@ use super::{is_full, set_option, wait_readable, widen_buffers, Arrival, Backend,
 use crate::error::{Error, Result};
 use crate::tester::openloop::{OVERHEAD_V4, OVERHEAD_V6};
 
-/// How long a receiver polls for one packet at most, and waits after that, microseconds: who receives also has to see that it
-/// is over.
+/// How long a receiver polls for one packet at most, and waits after that, microseconds, which the kernel makes jiffies of: who
+/// receives also has to see that it is over. A packet that comes in that wait, after a silence, is later by a wake-up.
 const POLL_US: libc::c_int = 50_000;
 const WAIT_US: u64 = 1_000;
 
