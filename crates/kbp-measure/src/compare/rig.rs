@@ -71,8 +71,8 @@ impl Rig {
     /// ksoftirqd from running, which frees what was sent where it is awake (before Linux 6.5).
     ///
     /// # Errors
-    /// When a CPU is not online, an interface does not exist, or an interrupt can't be
-    /// found or moved; what was moved is put back then.
+    /// When a CPU is not online, an interface does not exist, an interrupt can't be found or moved, or the tester's card
+    /// shares one; what was moved is put back then.
     pub fn set_up(links: Vec<Link>, tester_card: Option<TesterCard>, cpus: Cpus) -> Result<Self> {
         let host = Host::system();
         for cpu in [
@@ -87,6 +87,7 @@ impl Rig {
         let vectors: Vec<Vectors> = with_interrupts.map(vectors_of).collect::<Result<_>>()?;
         let of_tester = tester_card.as_ref().map(|card| vectors_of(&card.link));
         let of_tester: Option<Vectors> = of_tester.transpose()?;
+        refuse_shared(&vectors, of_tester.as_ref())?;
         let receive = |vectors: &Vectors| vectors.receive.clone();
         let rig = Self {
             links,
@@ -146,6 +147,19 @@ impl Rig {
     }
 }
 
+/// An interrupt can't be on two CPUs.
+fn refuse_shared(served: &[Vectors], of_tester: Option<&Vectors>) -> Result<()> {
+    let is_served = |irq: u32| served.iter().flat_map(|v| &v.all).any(|v| v.irq == irq);
+    let mut of_tester = of_tester.into_iter().flat_map(|v| &v.all);
+    match of_tester.find(|vector| is_served(vector.irq)) {
+        None => Ok(()),
+        Some(both) => Err(Error::Invalid(format!(
+            "--replies-cpu: interrupt {} ({}) serves the tester's card and another one; leave it out",
+            both.irq, both.name
+        ))),
+    }
+}
+
 fn pin_all<'a>(
     host: &Host,
     vectors: impl IntoIterator<Item = &'a QueueVector>,
@@ -182,4 +196,29 @@ fn vectors_of(link: &Link) -> Result<Vectors> {
         let host = Host::system();
         Ok(host.vectors(&host.interface(ifname)?)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_of_both_cards_is_refused() {
+        let of_card = |irqs: &[u32]| Vectors {
+            receive: irqs.to_vec(),
+            all: irqs
+                .iter()
+                .map(|&irq| QueueVector {
+                    irq,
+                    name: format!("eth-{irq}"),
+                    shared: false,
+                })
+                .collect(),
+        };
+        let served = [of_card(&[26, 27])];
+        refuse_shared(&served, None).unwrap();
+        refuse_shared(&served, Some(&of_card(&[29, 30]))).unwrap();
+        let error = refuse_shared(&served, Some(&of_card(&[29, 27]))).unwrap_err();
+        assert!(error.to_string().contains("interrupt 27"), "{error}");
+    }
 }
