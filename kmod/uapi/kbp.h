@@ -17,8 +17,8 @@
  * @KBP_MODE_ADAPTIVE: The poller polls the device, with its interrupt
  *	masked, while the next packets are likely, and otherwise sleeps until they
  *	are or until the interrupt; when they are likely it learns. Where sleeping
- *	would save less than a fifth of the CPU it polls on, unless a budget or a
- *	latency was set.
+ *	would save too little of the CPU it polls on, unless a budget or a latency
+ *	was set.
  */
 enum kbp_mode {
 	KBP_MODE_SOFTIRQ,

@@ -29,8 +29,8 @@ pub enum Mode {
     Sleep = 2,
     /// The poller polls the device, with its interrupt masked, while the next packets are likely,
     /// and otherwise sleeps until they are or until the interrupt; when they are likely it learns.
-    /// Where sleeping would save less than a fifth of the CPU it polls on, unless a budget or a
-    /// latency was set.
+    /// Where sleeping would save too little of the CPU it polls on, unless a budget or a latency
+    /// was set.
     Adaptive = 3,
 }
 
@@ -82,7 +82,7 @@ impl Mode {
                 "The device's interrupt wakes the poller, which polls until nothing is left and sleeps again."
             }
             Self::Adaptive => {
-                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns. Where sleeping would save less than a fifth of the CPU it polls on, unless a budget or a latency was set."
+                "The poller polls the device, with its interrupt masked, while the next packets are likely, and otherwise sleeps until they are or until the interrupt; when they are likely it learns. Where sleeping would save too little of the CPU it polls on, unless a budget or a latency was set."
             }
         }
     }
