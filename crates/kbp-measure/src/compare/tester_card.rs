@@ -5,17 +5,14 @@
 //!
 //! Not here: that socket ([`crate::tester::backend::Aside`]), and putting the interrupts back ([`super::rig`]).
 
-use kbp_core::setting;
-use kbp_core::Host;
-
 use super::rig::{is_at, Link};
 use crate::error::{Error, Result};
-use crate::mechanism::{deferral_files, memory};
+use crate::mechanism::{defer, leftover, other_deferral};
 
 /// How often in a row a poll that finds nothing leaves the interrupts off.
-const DEFERRALS: &str = "100";
+const DEFERRALS: u32 = 100;
 /// For how long each time, nanoseconds: longer than the socket is away between two polls.
-const DEFERRAL_NS: &str = "200000";
+const DEFERRAL_NS: u64 = 200_000;
 
 /// The card, and who polls it.
 #[derive(Debug, Clone)]
@@ -32,13 +29,7 @@ impl TesterCard {
     /// # Errors
     /// When the kernel does not take the values.
     pub(super) fn defer(&self) -> Result<()> {
-        self.link.run(|ifname| {
-            let (host, mut state) = (Host::system(), memory()?);
-            for (file, value) in deferral_files(ifname).iter().zip([DEFERRALS, DEFERRAL_NS]) {
-                setting::set(&host, &mut state, self.link.netns.as_deref(), file, value)?;
-            }
-            Ok(())
-        })
+        defer(&self.link, &deferral())
     }
 
     /// Checks that it is as it was left.
@@ -47,18 +38,10 @@ impl TesterCard {
     /// When somebody else has moved its interrupts or does not defer them any more.
     pub(super) fn verify(&self, irqs: &[u32]) -> Result<()> {
         is_at(irqs, self.cpu)?;
-        self.link.run(|ifname| {
-            for (file, want) in deferral_files(ifname).iter().zip([DEFERRALS, DEFERRAL_NS]) {
-                let now = Host::system().read_trimmed(file);
-                let now = now.map_err(kbp_core::Error::from)?;
-                if now != want {
-                    return Err(Error::Invalid(format!(
-                        "/{file} went from {want} to {now}: stop what writes to it"
-                    )));
-                }
-            }
-            Ok(())
-        })
+        match other_deferral(&self.link, &deferral())? {
+            None => Ok(()),
+            Some(other) => Err(Error::Invalid(format!("{other}: stop what writes to it"))),
+        }
     }
 
     /// Puts back how its interrupts were deferred.
@@ -66,8 +49,10 @@ impl TesterCard {
     /// # Errors
     /// When that can't be written.
     pub(super) fn undefer(&self) -> Result<()> {
-        let netns = self.link.netns.as_deref();
-        self.link
-            .run(|_| Ok(setting::restore(&Host::system(), &mut memory()?, netns)?))
+        leftover::restore_namespace(self.link.netns.as_deref())
     }
+}
+
+fn deferral() -> [String; 2] {
+    [DEFERRALS.to_string(), DEFERRAL_NS.to_string()]
 }

@@ -34,9 +34,8 @@ use kbp_core::Host;
 use serde::Serialize;
 
 pub use active::Active;
-pub(crate) use family::memory;
 pub use family::Site;
-pub(crate) use sysctls::{deferral_files, sockets_poll};
+pub(crate) use sysctls::{defer, other_deferral, sockets_poll};
 
 use crate::compare::rig::Rig;
 use crate::error::{Error, Result};

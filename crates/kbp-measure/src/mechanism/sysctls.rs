@@ -24,6 +24,29 @@ pub(crate) fn sockets_poll(host: &Host) -> std::result::Result<(), &'static str>
     }
 }
 
+/// Defers the interrupts of an interface and remembers what was there: the count, and the period in nanoseconds.
+pub(crate) fn defer(link: &Link, values: &[String; 2]) -> Result<()> {
+    link.run(|ifname| {
+        let (host, mut state) = (Host::system(), memory()?);
+        for (file, value) in deferral_files(ifname).iter().zip(values) {
+            setting::set(&host, &mut state, link.netns.as_deref(), file, value)?;
+        }
+        Ok(())
+    })
+}
+
+/// What is different where interrupts are to be deferred so; `None` where nothing is.
+pub(crate) fn other_deferral(link: &Link, values: &[String; 2]) -> Result<Option<String>> {
+    link.run(|ifname| {
+        for (file, value) in deferral_files(ifname).iter().zip(values) {
+            if let Some(other) = other_value(file, value)? {
+                return Ok(Some(other));
+            }
+        }
+        Ok(None)
+    })
+}
+
 /// The files of an interface that defer its interrupts: the count, and the period in nanoseconds.
 pub(crate) fn deferral_files(ifname: &str) -> [String; 2] {
     ["napi_defer_hard_irqs", "gro_flush_timeout"]
@@ -56,12 +79,15 @@ pub(crate) fn restore_all(bench: &Bench<'_>) -> Result<()> {
     first_error.map_or(Ok(()), Err)
 }
 
-fn verify_file(bench: &Bench<'_>, file: &str, want: &str) -> Result<()> {
+/// What a file has instead of that value.
+fn other_value(file: &str, want: &str) -> Result<Option<String>> {
     let now = Host::system().read_trimmed(file);
-    match now.map_err(kbp_core::Error::from)? {
-        now if now == want => Ok(()),
-        now => Err(bench.inactive(format!("/{file} is {now}, not {want}"))),
-    }
+    let now = now.map_err(kbp_core::Error::from)?;
+    Ok((now != want).then(|| format!("/{file} is {now}, not {want}")))
+}
+
+fn is_as_set(bench: &Bench<'_>, other: Option<String>) -> Result<()> {
+    other.map_or(Ok(()), |why| Err(bench.inactive(why)))
 }
 
 /// Sockets poll.
@@ -93,7 +119,7 @@ impl Family for BusyRead {
         let want = bench.config.busy_read_us.to_string();
         BUSY_SYSCTLS
             .iter()
-            .try_for_each(|file| verify_file(bench, file, &want))
+            .try_for_each(|file| is_as_set(bench, other_value(file, &want)?))
     }
 
     /// Only sockets that were made after the set-up poll.
@@ -158,13 +184,7 @@ impl Family for DeferIrqs {
     fn set_up(&self, bench: &Bench<'_>) -> Result<Vec<u32>> {
         let values = Self::values(bench);
         for link in Self::served(bench) {
-            link.run(|ifname| {
-                let (host, mut state) = (Host::system(), memory()?);
-                for (file, value) in deferral_files(ifname).iter().zip(&values) {
-                    setting::set(&host, &mut state, link.netns.as_deref(), file, value)?;
-                }
-                Ok(())
-            })?;
+            defer(link, &values)?;
         }
         Ok(Vec::new())
     }
@@ -172,11 +192,7 @@ impl Family for DeferIrqs {
     fn verify(&self, bench: &Bench<'_>, _threads: &[u32]) -> Result<()> {
         let values = Self::values(bench);
         for link in Self::served(bench) {
-            link.run(|ifname| {
-                let files = deferral_files(ifname);
-                let mut pairs = files.iter().zip(&values);
-                pairs.try_for_each(|(file, value)| verify_file(bench, file, value))
-            })?;
+            is_as_set(bench, other_deferral(link, &values)?)?;
         }
         Ok(())
     }
