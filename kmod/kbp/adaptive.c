@@ -28,6 +28,7 @@ struct kbp_adaptive {
 	u64 found_ns;		/* end of the last poll that found packets */
 	u64 looked_ns;		/* end of the last poll; or begin of this, if alone */
 	u64 polled_ns;		/* of the gap since found_ns, polled */
+	u64 quiet_ns;		/* of a gap, in which its end is unlikely */
 	u64 due_ns;		/* to be polled then; 0: when its interrupt comes */
 	u64 ahead_ns;		/* what was looked ahead for that */
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
@@ -306,6 +307,27 @@ void kbp_adaptive_tick(struct kbp_poller *p)
 }
 
 /**
+ * kbp_adaptive_quiet() - for how long is no packet likely?
+ * @p: the poller, which polls its devices through
+ *
+ * Return: nanoseconds from now.
+ */
+u64 kbp_adaptive_quiet(const struct kbp_poller *p)
+{
+	u64 now_ns = ktime_get_ns();
+	u64 end_ns = U64_MAX;
+	struct kbp_napi *a;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link)
+		if (kbp_is_thrifty(a) && !READ_ONCE(a->armed))
+			end_ns = min(end_ns, a->adaptive->found_ns +
+					     a->adaptive->quiet_ns);
+	rcu_read_unlock();
+	return end_ns > now_ns ? end_ns - now_ns : 0;
+}
+
+/**
  * kbp_adaptive_polled() - learn from a poll, and decide what comes next
  * @p: the poller
  * @a: the attachment; a->armed says afterwards whether to arm its interrupt
@@ -321,9 +343,11 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 
 	if (work) {
 		/* They came before this poll began. The first end no gap. */
-		if (s->found_ns)
+		if (s->found_ns) {
 			kbp_window_gap(&s->window, s->looked_ns - s->found_ns,
 				       s->polled_ns);
+			kbp_quiet_learn(&s->quiet_ns, s->looked_ns - s->found_ns);
+		}
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
 		/* A watchdog that has stepped in during this poll, or before it. */

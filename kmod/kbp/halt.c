@@ -27,6 +27,7 @@ static enum hrtimer_restart kbp_halt_end(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
+/* What a halt lasts on average; 0: none is wanted. */
 static u64 kbp_halt_ns(void)
 {
 	return (u64)min(READ_ONCE(kbp_halt_us), KBP_HALT_US_MAX) * NSEC_PER_USEC;
@@ -87,11 +88,11 @@ static bool kbp_is_wanted(const struct kbp_poller *p)
  * they were in time for a second. One that another interrupt has ended says nothing, and
  * what handlers take once it has ended is no lateness.
  */
-static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 due_ns)
+static void kbp_halt_learn(struct kbp_halt *h, u64 usual_ns, u64 due_ns)
 {
 	if (h->ended_ns <= due_ns)
 		return;
-	if (kbp_halts_are_late(&h->late_ns, halt_ns, h->ended_ns - due_ns)) {
+	if (kbp_halts_are_late(&h->late_ns, usual_ns, h->ended_ns - due_ns)) {
 		h->again = jiffies + HZ;
 		h->in_vain = true;
 	} else if (h->in_vain && time_after_eq(jiffies, h->again + HZ)) {
@@ -106,7 +107,7 @@ static void kbp_halt_learn(struct kbp_halt *h, u64 halt_ns, u64 due_ns)
  *
  * Return: how long it stood still, nanoseconds; 0: not at all.
  */
-static u64 kbp_halt_for(struct kbp_poller *p, u64 halt_ns)
+static u64 kbp_halt_for(struct kbp_poller *p, u64 usual_ns, u64 halt_ns)
 {
 	u64 begin_ns, took_ns = 0;
 
@@ -121,7 +122,7 @@ static u64 kbp_halt_for(struct kbp_poller *p, u64 halt_ns)
 			      HRTIMER_MODE_REL_PINNED_HARD);
 		safe_halt();
 		took_ns = ktime_get_ns() - begin_ns;
-		kbp_halt_learn(&p->halt, halt_ns, begin_ns + halt_ns);
+		kbp_halt_learn(&p->halt, usual_ns, begin_ns + halt_ns);
 	}
 	preempt_enable();
 	return took_ns;
@@ -135,12 +136,14 @@ static u64 kbp_halt_for(struct kbp_poller *p, u64 halt_ns)
  */
 bool kbp_halt(struct kbp_poller *p)
 {
-	u64 halt_ns = kbp_halt_ns();
-	u64 took_ns;
+	u64 usual_ns = kbp_halt_ns();
+	u64 halt_ns, took_ns;
 
-	if (!kbp_may_halt(p, halt_ns))
+	if (!kbp_may_halt(p, usual_ns))
 		return false;
-	took_ns = kbp_halt_for(p, halt_ns);
+	halt_ns = kbp_halt_length(usual_ns, kbp_adaptive_quiet(p),
+				  &p->halt.saved_ns);
+	took_ns = kbp_halt_for(p, usual_ns, halt_ns);
 	if (!took_ns)
 		return false;
 	p->halt.halted_ns += took_ns;

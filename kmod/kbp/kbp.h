@@ -174,6 +174,7 @@ struct kbp_halt {
 	u64 halted_ns;			/* since time was last accounted for */
 	u64 ended_ns;			/* when the timer ended the last; 0: it did not */
 	u64 late_ns;			/* mean of how late it ends them */
+	u64 saved_ns;			/* see kbp_halt_length() */
 	unsigned long again;		/* jiffies: none before */
 	bool in_vain;			/* the last ones were given up */
 };
@@ -408,6 +409,7 @@ bool kbp_adaptive_is_free(const struct kbp_adaptive *s);
 bool kbp_adaptive_starts(const struct kbp_napi *a);
 bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
 void kbp_adaptive_look(struct kbp_adaptive *s);
+u64 kbp_adaptive_quiet(const struct kbp_poller *p);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);

@@ -7,6 +7,11 @@
  */
 #include "policy.h"
 
+static u64 kbp_min(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
 static struct kbp_next kbp_next_of(enum kbp_step step, u64 rest_ns)
 {
 	struct kbp_next next = { .step = step, .rest_ns = rest_ns };
@@ -194,4 +199,47 @@ bool kbp_halts_are_late(u64 *late_ns, u64 halt_ns, u64 this_ns)
 		return false;
 	*late_ns = 0;
 	return true;
+}
+
+/**
+ * kbp_halt_length() - how long the next halt lasts
+ * @usual_ns: what halts last on average; how often the poller looks follows from it
+ * @quiet_ns: for so long no packet is likely
+ * @saved_ns: by how much earlier ones were longer, what shorter ones took deducted
+ *
+ * A packet waits for the end of a halt. So they are long where none is likely, and
+ * shorter where one is, each by half of what the long ones have left: there are not more
+ * of them for that.
+ *
+ * Return: nanoseconds.
+ */
+u64 kbp_halt_length(u64 usual_ns, u64 quiet_ns, u64 *saved_ns)
+{
+	u64 max_ns = KBP_HALT_SAVED_MAX * usual_ns;
+	u64 ns;
+
+	if (quiet_ns >= usual_ns) {
+		ns = kbp_min(quiet_ns, KBP_HALT_LONGEST * usual_ns);
+		*saved_ns = kbp_min(*saved_ns + ns - usual_ns, max_ns);
+		return ns;
+	}
+	ns = usual_ns - kbp_min(*saved_ns / 2,
+				usual_ns - usual_ns / KBP_HALT_SHORTEST);
+	if (ns < quiet_ns)
+		ns = quiet_ns;
+	*saved_ns -= usual_ns - ns;
+	return ns;
+}
+
+/**
+ * kbp_quiet_learn() - a gap between packets has ended
+ * @quiet_ns: up to which age that was unlikely
+ * @gap_ns: its length, or less
+ */
+void kbp_quiet_learn(u64 *quiet_ns, u64 gap_ns)
+{
+	if (gap_ns < *quiet_ns)
+		*quiet_ns -= *quiet_ns / KBP_QUIET_DOWN;
+	else
+		*quiet_ns += *quiet_ns / KBP_QUIET_UP + KBP_QUIET_UP_NS;
 }

@@ -85,6 +85,21 @@ typedef uint64_t u64;
 #define KBP_HALT_LATE_SHARE	16
 #define KBP_HALT_LATE_MAX	12
 
+/* What a halt is at most, in usual lengths, and at least, as a share of one. */
+#define KBP_HALT_LONGEST	3
+#define KBP_HALT_SHORTEST	4
+/* So many usual lengths of what long halts have saved are kept for short ones. */
+#define KBP_HALT_SAVED_MAX	8
+
+/*
+ * The age up to which the next packet is unlikely: for one that is earlier it is less by
+ * the first share, for one that is not it is more by the second, and by a bit, so that it
+ * gets off the ground. So of even gaps one of some 150 to 250 ends before.
+ */
+#define KBP_QUIET_DOWN		4
+#define KBP_QUIET_UP		1024
+#define KBP_QUIET_UP_NS		16
+
 enum kbp_step {
 	KBP_STEP_POLL,		/* poll on */
 	KBP_STEP_NAP,		/* rest, interrupts stay masked */
@@ -132,6 +147,8 @@ struct kbp_rest {
 
 bool kbp_lets_go(u64 locked_ns);
 bool kbp_halts_are_late(u64 *late_ns, u64 halt_ns, u64 this_ns);
+u64 kbp_halt_length(u64 usual_ns, u64 quiet_ns, u64 *saved_ns);
+void kbp_quiet_learn(u64 *quiet_ns, u64 gap_ns);
 u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed);
 struct kbp_next kbp_duty_next(struct kbp_duty *duty,
 			      const struct kbp_view *view);

@@ -332,6 +332,84 @@ static void test_late_halts(void)
 	fail("halts that end late are not noticed", 0);
 }
 
+/* What gaps cost: looks that found nothing, and how late packets were. */
+struct halts {
+	u64 looks, late_ns, packets, very_late;
+};
+
+#define HALT_NS		4000
+#define LOOK_NS		1200
+#define HALT_GAPS	5000
+
+/* @learning: or all halts are of the usual length. */
+static void play_halts(u64 (*gap_ns)(u64 usual_ns), u64 usual_ns, bool learning,
+		       struct halts *h)
+{
+	u64 quiet_ns = 0, saved_ns = 0, halt_ns, age_ns, end_ns, late_ns;
+	int i;
+
+	for (i = 0; i < HALT_GAPS; i++) {
+		end_ns = gap_ns(usual_ns);
+		halt_ns = 0;
+		for (age_ns = 0; age_ns < end_ns; age_ns += halt_ns + LOOK_NS) {
+			h->looks++;
+			halt_ns = !learning ? HALT_NS :
+				kbp_halt_length(HALT_NS, quiet_ns > age_ns ?
+						quiet_ns - age_ns : 0, &saved_ns);
+			if (halt_ns < HALT_NS / KBP_HALT_SHORTEST ||
+			    halt_ns > HALT_NS * KBP_HALT_LONGEST)
+				fail("a halt of another length", halt_ns);
+		}
+		late_ns = age_ns - end_ns;
+		h->late_ns += late_ns;
+		h->very_late += late_ns > HALT_NS + LOOK_NS;
+		h->packets++;
+		/* The look before is all that is known of its end. */
+		kbp_quiet_learn(&quiet_ns, age_ns - halt_ns - LOOK_NS);
+	}
+}
+
+static u64 even_gap_ns(u64 usual_ns)
+{
+	return usual_ns + rnd() % 1000;
+}
+
+/* One of fifty gaps is short. */
+static u64 uneven_gap_ns(u64 usual_ns)
+{
+	return rnd() % 50 ? even_gap_ns(usual_ns) : 1 + rnd() % usual_ns;
+}
+
+static u64 any_gap_ns(u64 usual_ns)
+{
+	return 1 + rnd() % (2 * usual_ns);
+}
+
+/* Never more looks than with halts of one length, nor one of a hundred packets in a long one. */
+static void test_halts_of(u64 (*gap_ns)(u64 usual_ns), u64 late_percent)
+{
+	struct halts even = {}, learnt = {};
+	u64 usual_ns;
+
+	for (usual_ns = 5000; usual_ns < 30000; usual_ns += 300) {
+		play_halts(gap_ns, usual_ns, false, &even);
+		play_halts(gap_ns, usual_ns, true, &learnt);
+	}
+	if (learnt.looks > even.looks + even.looks / 100)
+		fail("more looks than with halts of one length", learnt.looks);
+	if (learnt.late_ns * 100 > even.late_ns * late_percent)
+		fail("later than with halts of one length", learnt.late_ns);
+	if (learnt.very_late * 100 > learnt.packets)
+		fail("too many packets wait for a long halt", learnt.very_late);
+}
+
+static void test_halts(void)
+{
+	test_halts_of(even_gap_ns, 65);
+	test_halts_of(uneven_gap_ns, 100);
+	test_halts_of(any_gap_ns, 101);
+}
+
 int main(void)
 {
 	const char *chosen = getenv("KBP_SEED");
@@ -355,6 +433,7 @@ int main(void)
 	test_irq_threads(100000);
 	test_letting_go();
 	test_late_halts();
+	test_halts();
 	for (life = 0; life < LIVES; life++)
 		flood_rest(KBP_PATCH_NS, 130000);
 	for (life = 0; life < LIVES; life++)

@@ -1,0 +1,173 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The results of the study of energy as the tables of its page: `energy-table.py docs/results/energy`.
+
+Percentiles are those of all rows of a mechanism together. Round trips are in microseconds.
+
+Not here: measuring, and the sentences of the page.
+"""
+
+import pathlib
+import sys
+
+from study_rows import percentile, rows_of
+
+KERNELS = ("6.1", "6.12", "7.3")
+MODES = ("softirq", "threaded-fifo", "mainline-busy-poll", "kbp-busy", "kbp-sleep", "kbp-sleep+freq", "kbp-sleep+freq-on",
+         "kbp-adaptive", "kbp-adaptive+freq")
+# Run of the study, bytes of a frame, words.
+TRAFFIC = (
+    ("paper-80m", 64, "80 Mbit/s, 64 (34,375/s)"),
+    ("paper-80m", 512, "80 Mbit/s, 512 (4,297/s)"),
+    ("paper-80m", 1518, "80 Mbit/s, 1518 (1,449/s)"),
+    ("paper-1g-64", 64, "1 Gbit/s, 64 (140,000/s)"),
+    ("paper-1g", 512, "1 Gbit/s, 512 (53,711/s)"),
+    ("paper-1g", 1518, "1 Gbit/s, 1518 (18,116/s)"),
+    ("paper-unscaled", 512, "512, as in the paper (19,531/s)"),
+    ("paper-unscaled", 1518, "1518, as in the paper (6,588/s)"),
+    ("periodic", 64, "periodic, 1,000/s"),
+    ("poisson-500", 64, "Poisson, 500/s"),
+    ("poisson-5000", 64, "Poisson, 5,000/s"),
+    ("poisson-50000", 64, "Poisson, 50,000/s"),
+    ("bursts", 64, "bursts: 10 ms of 10,000/s, 40 ms of none"),
+)
+
+
+def cells(folder, kernel, run, size):
+    """The rows of each mechanism in a traffic."""
+    found = {}
+    for row in rows_of(folder, kernel, f"-{run}"):
+        if row["size_bytes"] == size:
+            found.setdefault(row["mode"], []).append(row)
+    return found
+
+
+def p99(rows):
+    """Of all rows together, in microseconds."""
+    return percentile(rows, 0.99)
+
+
+def longest(rows):
+    """Of all rows, in microseconds."""
+    return max(row["rtt_ns"]["max"] for row in rows) / 1000
+
+
+def a_second(rows, figure):
+    """A counter of the rows, a second of them."""
+    return sum(figure(row) for row in rows) / (sum(row["span_ns"] for row in rows) / 1e9)
+
+
+def empty_polls(rows):
+    """The poller's, a second."""
+    return a_second(rows, lambda row: row["poller"]["empty_polls"])
+
+
+def interrupts(rows):
+    """Of what the mechanism serves, a second."""
+    return a_second(rows, lambda row: row["witness"]["hard_irqs"])
+
+
+def cpu_share(rows):
+    """CPU time of the mechanism's threads, per cent."""
+    return 100 * a_second(rows, lambda row: row["witness"].get("mode_threads_ns", 0)) / 1e9
+
+
+def watts(rows):
+    """The estimate over rest."""
+    return sum(row["energy"]["estimate"]["watts"] for row in rows) / len(rows)
+
+
+def frames(rows):
+    """What a search without loss has found, frames a second, and whether the tester was its end."""
+    return [(round(row["throughput"]["frames_per_s"]), row["throughput"]["limited_by_tester"]) for row in rows]
+
+
+def ratio(figure, mine, theirs, form="{:.2f}"):
+    """A figure of some rows over that of others; a dash where one of the two is missing."""
+    if not mine or not theirs or not figure(theirs):
+        return "–"
+    return form.format(figure(mine) / figure(theirs))
+
+
+def table(head, lines):
+    """A table; none without lines."""
+    if not lines:
+        return []
+    return ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1),
+            *("| " + " | ".join(line) + " |" for line in lines), ""]
+
+
+def against(folder, kernel):
+    """Mode adaptive beside mode busy, mode sleep, and itself with frequency control."""
+    lines = []
+    for run, size, words in TRAFFIC:
+        rows = cells(folder, kernel, run, size)
+        if not rows:
+            continue
+        busy, sleep, own, freq = (rows.get(mode) for mode in ("kbp-busy", "kbp-sleep", "kbp-adaptive", "kbp-adaptive+freq"))
+        lines.append([words, ratio(p99, own, busy), ratio(p99, freq, busy), ratio(empty_polls, own, busy),
+                      ratio(empty_polls, freq, busy), ratio(interrupts, own, sleep, "{:.3f}"),
+                      ratio(longest, rows.get("kbp-sleep+freq"), sleep), ratio(longest, freq, own)])
+    return table(["traffic", "p99", "p99, `+freq`", "empty polls", "`+freq`", "interrupts, of `kbp-sleep`'s",
+                  "longest with `+freq`: sleep", "adaptive"], lines)
+
+
+def of_all(folder, kernel, modes, figure):
+    """A figure of each mechanism in each traffic."""
+    lines = []
+    for run, size, words in TRAFFIC:
+        rows = cells(folder, kernel, run, size)
+        if rows:
+            lines.append([words, *(figure(rows[mode]) if mode in rows else "–" for mode in modes)])
+    return table(["traffic", *(f"`{mode}`" for mode in modes)], lines)
+
+
+def rates(folder, kernel):
+    """Rates without loss."""
+    lines = []
+    for size in (64, 512):
+        rows = cells(folder, kernel, "throughput", size)
+        if rows:
+            lines.append([f"{size}", *(" and ".join(f"{rate:,}{' (tester)' if tester else ''}" for rate, tester in
+                                                    frames(rows[mode])) if mode in rows else "–" for mode in MODES)])
+    return table(["frame, bytes", *(f"`{mode}`" for mode in MODES)], lines)
+
+
+def idle(folder, kernel):
+    """A machine without traffic."""
+    rows = cells(folder, kernel, "no-traffic", 0)
+    lines = [[f"`{mode}`", f"{cpu_share(rows[mode]):.1f}", f"{interrupts(rows[mode]):.1f}",
+              f"{empty_polls(rows[mode]):,.0f}" if rows[mode][0]["poller"] else "–", f"{watts(rows[mode]):.1f}"]
+             for mode in MODES if mode in rows]
+    return table(["mechanism", "CPU of its threads, %", "interrupts/s", "empty polls/s", "estimated W above rest"], lines)
+
+
+def both(rows):
+    """p99 and the longest."""
+    return f"{p99(rows):,.0f} / {longest(rows):,.0f}"
+
+
+def main():
+    """Prints the tables."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: energy-table.py FOLDER")
+    folder = pathlib.Path(sys.argv[1])
+    pollers = [mode for mode in MODES if mode.startswith("kbp-")]
+    parts = (
+        ("mode adaptive against the others", lambda kernel: against(folder, kernel)),
+        ("round trips, p99 / longest, µs", lambda kernel: of_all(folder, kernel, MODES, both)),
+        ("interrupts a second", lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{interrupts(rows):,.0f}")),
+        ("CPU time of the poller, %", lambda kernel: of_all(folder, kernel, pollers, lambda rows: f"{cpu_share(rows):.0f}")),
+        ("estimated power above rest, W", lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{watts(rows):.1f}")),
+        ("rates without loss, frames a second", lambda kernel: rates(folder, kernel)),
+        ("no traffic", lambda kernel: idle(folder, kernel)),
+    )
+    for title, part in parts:
+        for kernel in KERNELS:
+            lines = part(kernel)
+            if lines:
+                print("\n".join([f"### {kernel}, {title}", "", *lines]))
+
+
+if __name__ == "__main__":
+    main()
