@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The decision of a poller after each round: poll on, rest or sleep.
+ * The decision of a poller after each round: poll on, stand still, rest or sleep.
  *
  * Owns nothing, takes no lock, reads no clock: everything that matters comes
  * in through struct kbp_view. Called by the poller thread only.
@@ -186,16 +186,16 @@ bool kbp_lets_go(u64 locked_ns)
 /**
  * kbp_halts_are_late() - a halt is over: do they end later than they are to last?
  * @late_ns: how late they end on average; forgotten when that is so
- * @halt_ns: how long they are to last
+ * @usual_ns: how long they are to last on average
  * @this_ns: how late this one ended
  */
-bool kbp_halts_are_late(u64 *late_ns, u64 halt_ns, u64 this_ns)
+bool kbp_halts_are_late(u64 *late_ns, u64 usual_ns, u64 this_ns)
 {
-	u64 most_ns = KBP_HALT_LATE_MAX * halt_ns;
+	u64 most_ns = KBP_HALT_LATE_MAX * usual_ns;
 
 	*late_ns -= *late_ns / KBP_HALT_LATE_SHARE;
-	*late_ns += (this_ns < most_ns ? this_ns : most_ns) / KBP_HALT_LATE_SHARE;
-	if (*late_ns <= halt_ns)
+	*late_ns += kbp_min(this_ns, most_ns) / KBP_HALT_LATE_SHARE;
+	if (*late_ns <= usual_ns)
 		return false;
 	*late_ns = 0;
 	return true;

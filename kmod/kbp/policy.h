@@ -146,7 +146,7 @@ struct kbp_rest {
 };
 
 bool kbp_lets_go(u64 locked_ns);
-bool kbp_halts_are_late(u64 *late_ns, u64 halt_ns, u64 this_ns);
+bool kbp_halts_are_late(u64 *late_ns, u64 usual_ns, u64 this_ns);
 u64 kbp_halt_length(u64 usual_ns, u64 quiet_ns, u64 *saved_ns);
 void kbp_quiet_learn(u64 *quiet_ns, u64 gap_ns);
 u64 kbp_rest_sleep_ns(const struct kbp_rest *rest, bool *disturbed);
