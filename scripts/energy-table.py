@@ -15,21 +15,21 @@ from study_rows import percentile, rows_of
 KERNELS = ("6.1", "6.12", "7.3")
 MODES = ("softirq", "threaded-fifo", "mainline-busy-poll", "kbp-busy", "kbp-sleep", "kbp-sleep+freq", "kbp-sleep+freq-on",
          "kbp-adaptive", "kbp-adaptive+freq")
-# Run of the study, bytes of a frame, words.
+# Run of the study, bytes of a frame, words for it.
 TRAFFIC = (
-    ("paper-80m", 64, "80 Mbit/s, 64 (34,375/s)"),
-    ("paper-80m", 512, "80 Mbit/s, 512 (4,297/s)"),
-    ("paper-80m", 1518, "80 Mbit/s, 1518 (1,449/s)"),
-    ("paper-1g-64", 64, "1 Gbit/s, 64 (140,000/s)"),
-    ("paper-1g", 512, "1 Gbit/s, 512 (53,711/s)"),
-    ("paper-1g", 1518, "1 Gbit/s, 1518 (18,116/s)"),
-    ("paper-unscaled", 512, "512, as in the paper (19,531/s)"),
-    ("paper-unscaled", 1518, "1518, as in the paper (6,588/s)"),
-    ("periodic", 64, "periodic, 1,000/s"),
-    ("poisson-500", 64, "Poisson, 500/s"),
-    ("poisson-5000", 64, "Poisson, 5,000/s"),
-    ("poisson-50000", 64, "Poisson, 50,000/s"),
-    ("bursts", 64, "bursts: 10 ms of 10,000/s, 40 ms of none"),
+    ("paper-80m", 64, "80 Mbit/s, 64"),
+    ("paper-80m", 512, "80 Mbit/s, 512"),
+    ("paper-80m", 1518, "80 Mbit/s, 1518"),
+    ("paper-1g-64", 64, "1 Gbit/s, 64"),
+    ("paper-1g", 512, "1 Gbit/s, 512"),
+    ("paper-1g", 1518, "1 Gbit/s, 1518"),
+    ("paper-unscaled", 512, "512, as in the paper"),
+    ("paper-unscaled", 1518, "1518, as in the paper"),
+    ("periodic", 64, "periodic"),
+    ("poisson-500", 64, "Poisson"),
+    ("poisson-5000", 64, "Poisson"),
+    ("poisson-50000", 64, "Poisson"),
+    ("bursts", 64, "bursts, a fifth of the time"),
 )
 
 
@@ -40,6 +40,12 @@ def cells(folder, kernel, run, size):
         if row["size_bytes"] == size:
             found.setdefault(row["mode"], []).append(row)
     return found
+
+
+def named(words, rows):
+    """A traffic with its rate."""
+    row = next(iter(rows.values()))[0]
+    return f"{words} ({row['rate_bps'] / 8 / row['size_bytes']:,.0f}/s)"
 
 
 def p99(rows):
@@ -73,8 +79,9 @@ def cpu_share(rows):
 
 
 def watts(rows):
-    """The estimate over rest."""
-    return sum(row["energy"]["estimate"]["watts"] for row in rows) / len(rows)
+    """The estimate over rest; a dash where there is none."""
+    estimates = [row["energy"]["estimate"] for row in rows if (row.get("energy") or {}).get("estimate")]
+    return f"{sum(estimate['watts'] for estimate in estimates) / len(estimates):.1f}" if estimates else "–"
 
 
 def frames(rows):
@@ -105,7 +112,7 @@ def against(folder, kernel):
         if not rows:
             continue
         busy, sleep, own, freq = (rows.get(mode) for mode in ("kbp-busy", "kbp-sleep", "kbp-adaptive", "kbp-adaptive+freq"))
-        lines.append([words, ratio(p99, own, busy), ratio(p99, freq, busy), ratio(empty_polls, own, busy),
+        lines.append([named(words, rows), ratio(p99, own, busy), ratio(p99, freq, busy), ratio(empty_polls, own, busy),
                       ratio(empty_polls, freq, busy), ratio(interrupts, own, sleep, "{:.3f}"),
                       ratio(longest, rows.get("kbp-sleep+freq"), sleep), ratio(longest, freq, own)])
     return table(["traffic", "p99", "p99, `+freq`", "empty polls", "`+freq`", "interrupts, of `kbp-sleep`'s",
@@ -118,7 +125,7 @@ def of_all(folder, kernel, modes, figure):
     for run, size, words in TRAFFIC:
         rows = cells(folder, kernel, run, size)
         if rows:
-            lines.append([words, *(figure(rows[mode]) if mode in rows else "–" for mode in modes)])
+            lines.append([named(words, rows), *(figure(rows[mode]) if mode in rows else "–" for mode in modes)])
     return table(["traffic", *(f"`{mode}`" for mode in modes)], lines)
 
 
@@ -137,7 +144,7 @@ def idle(folder, kernel):
     """A machine without traffic."""
     rows = cells(folder, kernel, "no-traffic", 0)
     lines = [[f"`{mode}`", f"{cpu_share(rows[mode]):.1f}", f"{interrupts(rows[mode]):.1f}",
-              f"{empty_polls(rows[mode]):,.0f}" if rows[mode][0]["poller"] else "–", f"{watts(rows[mode]):.1f}"]
+              f"{empty_polls(rows[mode]):,.0f}" if rows[mode][0]["poller"] else "–", watts(rows[mode])]
              for mode in MODES if mode in rows]
     return table(["mechanism", "CPU of its threads, %", "interrupts/s", "empty polls/s", "estimated W above rest"], lines)
 
@@ -158,7 +165,7 @@ def main():
         ("round trips, p99 / longest, µs", lambda kernel: of_all(folder, kernel, MODES, both)),
         ("interrupts a second", lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{interrupts(rows):,.0f}")),
         ("CPU time of the poller, %", lambda kernel: of_all(folder, kernel, pollers, lambda rows: f"{cpu_share(rows):.0f}")),
-        ("estimated power above rest, W", lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{watts(rows):.1f}")),
+        ("estimated power above rest, W", lambda kernel: of_all(folder, kernel, MODES, watts)),
         ("rates without loss, frames a second", lambda kernel: rates(folder, kernel)),
         ("no traffic", lambda kernel: idle(folder, kernel)),
     )

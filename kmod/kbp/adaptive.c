@@ -309,22 +309,30 @@ void kbp_adaptive_tick(struct kbp_poller *p)
 /**
  * kbp_adaptive_quiet() - for how long is no packet likely?
  * @p: the poller, which polls its devices through
+ * @now_ns: the time
  *
- * Return: nanoseconds from now.
+ * Of those that it holds, the device whose next packet is due first decides. One that
+ * is silent, so that it would be armed if the poller slept, has none that is due.
+ *
+ * Return: nanoseconds from then on.
  */
-u64 kbp_adaptive_quiet(const struct kbp_poller *p)
+u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns)
 {
-	u64 now_ns = ktime_get_ns();
 	u64 end_ns = U64_MAX;
 	struct kbp_napi *a;
 
 	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link)
-		if (kbp_is_thrifty(a) && !READ_ONCE(a->armed))
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (READ_ONCE(a->hold) == KBP_HOLD_FREE)
+			continue;
+		if (!kbp_is_thrifty(a))
+			end_ns = 0;
+		else if (!READ_ONCE(a->armed))
 			end_ns = min(end_ns, a->adaptive->found_ns +
 					     a->adaptive->quiet_ns);
+	}
 	rcu_read_unlock();
-	return end_ns > now_ns ? end_ns - now_ns : 0;
+	return end_ns > now_ns && end_ns != U64_MAX ? end_ns - now_ns : 0;
 }
 
 /**
@@ -346,7 +354,10 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 		if (s->found_ns) {
 			kbp_window_gap(&s->window, s->looked_ns - s->found_ns,
 				       s->polled_ns);
-			kbp_quiet_learn(&s->quiet_ns, s->looked_ns - s->found_ns);
+			/* Else it came before the last look, which was this one. */
+			if (held)
+				kbp_quiet_learn(&s->quiet_ns,
+						s->looked_ns - s->found_ns);
 		}
 		s->found_ns = now_ns;
 		s->polled_ns = 0;

@@ -27,7 +27,7 @@ static enum hrtimer_restart kbp_halt_end(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
-/* What a halt lasts on average; 0: none is wanted. */
+/* What a halt lasts usually; 0: none is wanted. */
 static u64 kbp_halt_ns(void)
 {
 	return (u64)min(READ_ONCE(kbp_halt_us), KBP_HALT_US_MAX) * NSEC_PER_USEC;
@@ -100,6 +100,13 @@ static void kbp_halt_learn(struct kbp_halt *h, u64 usual_ns, u64 due_ns)
 	}
 }
 
+/* One that another interrupt has ended was shorter than it was to be. */
+static void kbp_halt_cut(struct kbp_halt *h, u64 halt_ns, u64 took_ns)
+{
+	if (took_ns < halt_ns)
+		h->saved_ns -= min(h->saved_ns, halt_ns - took_ns);
+}
+
 /*
  * With preemption and interrupts off until the CPU stands still: what comes from then
  * on ends the halt by its interrupt. A thread that is to run at the next tick only
@@ -107,9 +114,9 @@ static void kbp_halt_learn(struct kbp_halt *h, u64 usual_ns, u64 due_ns)
  *
  * Return: how long it stood still, nanoseconds; 0: not at all.
  */
-static u64 kbp_halt_for(struct kbp_poller *p, u64 usual_ns, u64 halt_ns)
+static u64 kbp_halt_for(struct kbp_poller *p, u64 usual_ns)
 {
-	u64 begin_ns, took_ns = 0;
+	u64 begin_ns, halt_ns, took_ns = 0;
 
 	preempt_disable();
 	local_irq_disable();
@@ -118,10 +125,14 @@ static u64 kbp_halt_for(struct kbp_poller *p, u64 usual_ns, u64 halt_ns)
 	} else {
 		p->halt.ended_ns = 0;
 		begin_ns = ktime_get_ns();
+		halt_ns = kbp_halt_length(usual_ns,
+					  kbp_adaptive_quiet(p, begin_ns),
+					  &p->halt.saved_ns);
 		hrtimer_start(&p->halt.timer, ns_to_ktime(halt_ns),
 			      HRTIMER_MODE_REL_PINNED_HARD);
 		safe_halt();
 		took_ns = ktime_get_ns() - begin_ns;
+		kbp_halt_cut(&p->halt, halt_ns, took_ns);
 		kbp_halt_learn(&p->halt, usual_ns, begin_ns + halt_ns);
 	}
 	preempt_enable();
@@ -137,13 +148,11 @@ static u64 kbp_halt_for(struct kbp_poller *p, u64 usual_ns, u64 halt_ns)
 bool kbp_halt(struct kbp_poller *p)
 {
 	u64 usual_ns = kbp_halt_ns();
-	u64 halt_ns, took_ns;
+	u64 took_ns;
 
 	if (!kbp_may_halt(p, usual_ns))
 		return false;
-	halt_ns = kbp_halt_length(usual_ns, kbp_adaptive_quiet(p),
-				  &p->halt.saved_ns);
-	took_ns = kbp_halt_for(p, usual_ns, halt_ns);
+	took_ns = kbp_halt_for(p, usual_ns);
 	if (!took_ns)
 		return false;
 	p->halt.halted_ns += took_ns;

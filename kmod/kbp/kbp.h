@@ -409,7 +409,7 @@ bool kbp_adaptive_is_free(const struct kbp_adaptive *s);
 bool kbp_adaptive_starts(const struct kbp_napi *a);
 bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
 void kbp_adaptive_look(struct kbp_adaptive *s);
-u64 kbp_adaptive_quiet(const struct kbp_poller *p);
+u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);

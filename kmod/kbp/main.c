@@ -23,7 +23,7 @@ MODULE_PARM_DESC(window_us, "mode adaptive polls for so long after each packet, 
 
 unsigned int kbp_halt_us = 4;
 module_param_named(halt_us, kbp_halt_us, uint, 0644);
-MODULE_PARM_DESC(halt_us, "where mode adaptive polls through since sleeping saves too little, the CPU stands still between two looks at empty rings, for so many microseconds on average, 100 at most (default 4; 0: it polls at once)");
+MODULE_PARM_DESC(halt_us, "where mode adaptive polls through since sleeping saves too little, the CPU stands still between two looks at empty rings, for so many microseconds usually, up to three times as many where no packet is likely, 100 at most (default 4; 0: it polls at once)");
 
 bool kbp_enable = true;
 module_param_named(enable, kbp_enable, bool, 0444);

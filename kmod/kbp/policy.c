@@ -186,7 +186,7 @@ bool kbp_lets_go(u64 locked_ns)
 /**
  * kbp_halts_are_late() - a halt is over: do they end later than they are to last?
  * @late_ns: how late they end on average; forgotten when that is so
- * @usual_ns: how long they are to last on average
+ * @usual_ns: how long they are to last usually
  * @this_ns: how late this one ended
  */
 bool kbp_halts_are_late(u64 *late_ns, u64 usual_ns, u64 this_ns)
@@ -203,13 +203,13 @@ bool kbp_halts_are_late(u64 *late_ns, u64 usual_ns, u64 this_ns)
 
 /**
  * kbp_halt_length() - how long the next halt lasts
- * @usual_ns: what halts last on average; how often the poller looks follows from it
+ * @usual_ns: what they last where nothing is known of gaps
  * @quiet_ns: for so long no packet is likely
  * @saved_ns: by how much earlier ones were longer, what shorter ones took deducted
  *
  * A packet waits for the end of a halt. So they are long where none is likely, and
- * shorter where one is, each by half of what the long ones have left: there are not more
- * of them for that.
+ * shorter where one is, each by half of what the long ones have left: there are at most as
+ * many as if all were of the usual length.
  *
  * Return: nanoseconds.
  */
@@ -234,7 +234,7 @@ u64 kbp_halt_length(u64 usual_ns, u64 quiet_ns, u64 *saved_ns)
 /**
  * kbp_quiet_learn() - a gap between packets has ended
  * @quiet_ns: up to which age that was unlikely
- * @gap_ns: its length, or less
+ * @gap_ns: its length, or less: its age at the look before the one that found them
  */
 void kbp_quiet_learn(u64 *quiet_ns, u64 gap_ns)
 {

@@ -85,7 +85,7 @@ typedef uint64_t u64;
 #define KBP_HALT_LATE_SHARE	16
 #define KBP_HALT_LATE_MAX	12
 
-/* What a halt is at most, in usual lengths, and at least, as a share of one. */
+/* The longest halt, in usual lengths; the shortest, as a share of one. */
 #define KBP_HALT_LONGEST	3
 #define KBP_HALT_SHORTEST	4
 /* So many usual lengths of what long halts have saved are kept for short ones. */
@@ -94,7 +94,7 @@ typedef uint64_t u64;
 /*
  * The age up to which the next packet is unlikely: for one that is earlier it is less by
  * the first share, for one that is not it is more by the second, and by a bit, so that it
- * gets off the ground. So of even gaps one of some 150 to 250 ends before.
+ * gets off the ground. So one gap of 60 (of 5 us) to 200 (of 60 us) ends before.
  */
 #define KBP_QUIET_DOWN		4
 #define KBP_QUIET_UP		1024

@@ -385,7 +385,10 @@ static u64 any_gap_ns(u64 usual_ns)
 	return 1 + rnd() % (2 * usual_ns);
 }
 
-/* Never more looks than with halts of one length, nor one of a hundred packets in a long one. */
+/*
+ * Hardly more looks than with halts of one length, and hardly one of a hundred packets
+ * waits for more than one of those and a look.
+ */
 static void test_halts_of(u64 (*gap_ns)(u64 usual_ns), u64 late_percent)
 {
 	struct halts even = {}, learnt = {};
@@ -403,11 +406,27 @@ static void test_halts_of(u64 (*gap_ns)(u64 usual_ns), u64 late_percent)
 		fail("too many packets wait for a long halt", learnt.very_late);
 }
 
+/* Packets become fifty times as frequent: a few of them wait for long halts. */
+static void test_halts_adapt(void)
+{
+	u64 quiet_ns = 0, i;
+
+	for (i = 0; i < 20000; i++)
+		kbp_quiet_learn(&quiet_ns, 500000);
+	if (quiet_ns < 100000)
+		fail("even gaps are not learned", quiet_ns);
+	for (i = 0; i < 20; i++)
+		kbp_quiet_learn(&quiet_ns, 10000);
+	if (quiet_ns > 2 * 10000)
+		fail("shorter gaps are not learned", quiet_ns);
+}
+
 static void test_halts(void)
 {
 	test_halts_of(even_gap_ns, 65);
 	test_halts_of(uneven_gap_ns, 100);
 	test_halts_of(any_gap_ns, 101);
+	test_halts_adapt();
 }
 
 int main(void)
