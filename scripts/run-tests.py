@@ -179,7 +179,7 @@ def emulator_died(code, text):
 
 
 def run_lab_test(script, kernel, out):
-    """Run one lab test, and once more where QEMU died of itself (Debian's 10.0.2 does so now and then at a kexec)."""
+    """Run one lab test, and once more where QEMU died of itself (Debian's 10.0.2 was seen to, at a kexec)."""
     code, text = run_lab_test_once(script, kernel, out)
     if not emulator_died(code, text):
         return code, text

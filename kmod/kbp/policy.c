@@ -3,7 +3,7 @@
  * The decision of a poller after each round: poll on, stand still, rest or sleep.
  *
  * Owns nothing, takes no lock, reads no clock: everything that matters comes
- * in through struct kbp_view. Called by the poller thread only.
+ * in through struct kbp_view, or as an argument. Called by the poller thread only.
  */
 #include "policy.h"
 
@@ -208,8 +208,8 @@ bool kbp_halts_are_late(u64 *late_ns, u64 usual_ns, u64 this_ns)
  * @saved_ns: by how much earlier ones were longer, what shorter ones took deducted
  *
  * A packet waits for the end of a halt. So they are long where none is likely, and
- * shorter where one is, each by half of what the long ones have left: there are at most as
- * many as if all were of the usual length.
+ * shorter where one is, each by half of what the long ones have left: there are hardly
+ * more than if all were of the usual length.
  *
  * Return: nanoseconds.
  */
