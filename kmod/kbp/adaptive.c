@@ -33,6 +33,8 @@ struct kbp_adaptive {
 	u64 ahead_ns;		/* what was looked ahead for that */
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
 	bool overslept;		/* it was due when it could not be claimed */
+	bool claimed;		/* by a timer, and not polled since */
+	u64 unseen_ns;		/* before this poll, the first since then, nobody looked */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
 };
@@ -118,7 +120,11 @@ bool kbp_adaptive_starts(const struct kbp_napi *a)
  */
 void kbp_adaptive_look(struct kbp_adaptive *s)
 {
-	s->looked_ns = ktime_get_ns();
+	u64 now_ns = ktime_get_ns();
+
+	s->unseen_ns = s->claimed ? now_ns - s->looked_ns : 0;
+	s->claimed = false;
+	s->looked_ns = now_ns;
 	s->decided_ns = 0;
 }
 
@@ -347,17 +353,17 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held)
 {
 	struct kbp_adaptive *s = a->adaptive;
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = ktime_get_ns(), gap_ns;
 
 	if (work) {
 		/* They came before this poll began. The first end no gap. */
 		if (s->found_ns) {
-			kbp_window_gap(&s->window, s->looked_ns - s->found_ns,
-				       s->polled_ns);
+			gap_ns = s->looked_ns - s->found_ns -
+				 kbp_window_unseen(s->unseen_ns);
+			kbp_window_gap(&s->window, gap_ns, s->polled_ns);
 			/* Else it came before the last look, which was this one. */
 			if (held)
-				kbp_quiet_learn(&s->quiet_ns,
-						s->looked_ns - s->found_ns);
+				kbp_quiet_learn(&s->quiet_ns, gap_ns);
 		}
 		s->found_ns = now_ns;
 		s->polled_ns = 0;
@@ -373,6 +379,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);
 	}
+	s->unseen_ns = 0;
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
@@ -438,6 +445,7 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 		WRITE_ONCE(a->armed, false);
 		if (kbp_napi_claim(a)) {
 			s->overslept = false;
+			s->claimed = true;
 			kbp_count(&a->stats, timed_polls, 1);
 		} else {
 			WRITE_ONCE(a->armed, true);

@@ -11,6 +11,9 @@
 #include "../kbp/window.h"
 #include "random.h"
 
+/* window_put_off.c */
+void test_put_off(void);
+
 #define GAPS_MAX	40000
 #define POLL_NS		500
 #define WAKE_NS		8000
@@ -246,10 +249,7 @@ static void test_against_fixed(const char *traffic)
 		       fixed.p99_ns, fixed.cpu * 100);
 		fail("a fixed window is better", traffic);
 	}
-	/*
-	 * A poll in place of a sleep is not paid from the budget, and short gaps have no
-	 * room for a sleep.
-	 */
+	/* A poll in place of a sleep is not paid from it, and short gaps have no room. */
 	if (o.gap_ns > WAKE_NS + CYCLE_NS &&
 	    o.polled > 0.26 + CYCLE_NS / o.gap_ns)
 		fail("it spends more than it was given", traffic);
@@ -694,6 +694,7 @@ int main(void)
 	test_timer(50000);
 	test_timer(200000);
 	test_wake_limit();
+	test_put_off();
 	printf("window: ok\n");
 	return 0;
 }
