@@ -58,11 +58,12 @@ static void meet(struct packet *p, u64 found_ns)
 static void plan(void)
 {
 	const struct kbp_window_knobs knobs = {};
+	bool more = true;
 
 	kbp_wake_forget(&wake, PLAN_NS);
 	window.goal = kbp_window_aim(&knobs, &wake, 1);
-	while (kbp_window_plan(&window))
-		;
+	while (more)
+		more = kbp_window_plan(&window);
 }
 
 /*
