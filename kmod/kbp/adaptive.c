@@ -33,8 +33,8 @@ struct kbp_adaptive {
 	u64 ahead_ns;		/* what was looked ahead for that */
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
 	bool overslept;		/* it was due when it could not be claimed */
-	bool claimed;		/* by a timer, and not polled since */
-	u64 unseen_ns;		/* before this poll, the first since then, nobody looked */
+	bool timed;		/* its time has come, and it was not polled since */
+	u64 waited_ns;		/* packets that this poll finds, before looked_ns */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
 };
@@ -114,16 +114,33 @@ bool kbp_adaptive_starts(const struct kbp_napi *a)
 	return kbp_adaptive_next(a, 0).poll;
 }
 
+/*
+ * For how long have packets been there, if a poll finds some that begins now? Since
+ * their interrupt; if the poller was about to poll it anyhow, perhaps for longer.
+ */
+static u64 kbp_adaptive_waited(const struct kbp_napi *a, u64 now_ns)
+{
+	const struct kbp_adaptive *s = a->adaptive;
+
+	if (s->timed)
+		return kbp_window_waited(now_ns - s->looked_ns);
+	/* The clocks of two CPUs may differ by a little. */
+	if (a->listed_ns <= s->looked_ns || a->listed_ns >= now_ns)
+		return 0;
+	return now_ns - a->listed_ns;
+}
+
 /**
  * kbp_adaptive_look() - a poll begins, and the last one was not just before
- * @s: of the attachment
+ * @a: the attachment
  */
-void kbp_adaptive_look(struct kbp_adaptive *s)
+void kbp_adaptive_look(struct kbp_napi *a)
 {
+	struct kbp_adaptive *s = a->adaptive;
 	u64 now_ns = ktime_get_ns();
 
-	s->unseen_ns = s->claimed ? now_ns - s->looked_ns : 0;
-	s->claimed = false;
+	s->waited_ns = kbp_adaptive_waited(a, now_ns);
+	s->timed = false;
 	s->looked_ns = now_ns;
 	s->decided_ns = 0;
 }
@@ -356,10 +373,9 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	u64 now_ns = ktime_get_ns(), gap_ns;
 
 	if (work) {
-		/* They came before this poll began. The first end no gap. */
+		/* They came before this poll began, or before that. The first end no gap. */
 		if (s->found_ns) {
-			gap_ns = s->looked_ns - s->found_ns -
-				 kbp_window_unseen(s->unseen_ns);
+			gap_ns = s->looked_ns - s->found_ns - s->waited_ns;
 			kbp_window_gap(&s->window, gap_ns, s->polled_ns);
 			/* Else it came before the last look, which was this one. */
 			if (held)
@@ -379,7 +395,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);
 	}
-	s->unseen_ns = 0;
+	s->waited_ns = 0;
 	s->looked_ns = now_ns;
 	/* The last, ordinary poll of a window has its decision already. */
 	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
@@ -442,10 +458,11 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 		s->overslept = true;
 		if (rtnl_is_locked())
 			continue;
+		/* Also if its interrupt came while this thread woke up. */
+		s->timed = true;
 		WRITE_ONCE(a->armed, false);
 		if (kbp_napi_claim(a)) {
 			s->overslept = false;
-			s->claimed = true;
 			kbp_count(&a->stats, timed_polls, 1);
 		} else {
 			WRITE_ONCE(a->armed, true);

@@ -45,15 +45,16 @@ static enum kbp_poll_class kbp_class_of(const struct kbp_poller *p,
 }
 
 /*
- * When was it listed? An instance that nobody attached has no place of its own for
+ * It is listed @now_ns. An instance that nobody attached has no place of its own for
  * that; two with the same hash are one wait not counted.
  */
-static void kbp_wait_begin(struct kbp_poller *p, const struct napi_struct *n)
+static void kbp_wait_begin(struct kbp_poller *p, const struct napi_struct *n,
+			   u64 now_ns)
 {
 	unsigned int slot = hash_ptr(n, KBP_WAITING_BITS);
 
 	p->waiting[slot].napi = n;
-	p->waiting[slot].since_ns = ktime_get_ns();
+	p->waiting[slot].since_ns = now_ns;
 }
 
 static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
@@ -81,10 +82,13 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a)
 {
 	enum kbp_poll_class class = kbp_class_of(p, a);
+	u64 now_ns = ktime_get_ns();
 
+	if (a)
+		a->listed_ns = now_ns;
 	list_add_tail(&n->poll_list, &p->todo[class]);
 	WRITE_ONCE(p->listed[class], p->listed[class] + 1);
-	kbp_wait_begin(p, n);
+	kbp_wait_begin(p, n, now_ns);
 	kbp_list_owner_set(n, p->config.cpu);
 	kbp_watchdog_start(p);
 }

@@ -109,6 +109,7 @@ struct kbp_napi {
 	enum kbp_hold hold;		/* by cmpxchg */
 	bool leaving;			/* must not be held again */
 	bool armed;			/* its interrupt may wake the poller, if that sleeps */
+	u64 listed_ns;			/* when it was put on the list; poller's ->lock */
 	struct kbp_adaptive *adaptive;	/* NULL in other modes */
 	/* Written by the thread, while it is held: see kbp_look_for_interrupt(). */
 	u32 irqs_of_hold;		/* interrupts beside packets */
@@ -408,7 +409,7 @@ const struct kbp_window_knobs *kbp_adaptive_knobs(const struct kbp_adaptive *s);
 bool kbp_adaptive_is_free(const struct kbp_adaptive *s);
 bool kbp_adaptive_starts(const struct kbp_napi *a);
 bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
-void kbp_adaptive_look(struct kbp_adaptive *s);
+void kbp_adaptive_look(struct kbp_napi *a);
 u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 			 const struct napi_struct *n, int work, bool held);

@@ -208,7 +208,7 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	if (a)
 		WRITE_ONCE(a->served, !kbp_has_thread(n));
 	if (a && a->adaptive)
-		kbp_adaptive_look(a->adaptive);
+		kbp_adaptive_look(a);
 	again = kbp_poll_scheduled(p, n, budget, &work);
 	trace_kbp_poll(n, work, budget, false);
 	kbp_count_poll(p, a, class, work);
@@ -369,7 +369,7 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 	/* This is its poll of the lap. */
 	a->lap = p->lap.number;
 	if (a->adaptive)
-		kbp_adaptive_look(a->adaptive);
+		kbp_adaptive_look(a);
 	raw_spin_lock_irq(&p->lock);
 	WRITE_ONCE(a->hold, KBP_HOLD_POLLING);
 	p->cur = NULL;

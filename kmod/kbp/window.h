@@ -142,22 +142,23 @@ bool kbp_window_plan(struct kbp_window *w);
 struct kbp_window_next kbp_window_next(const struct kbp_window *w, u64 age_ns);
 
 /*
- * For so long a card may put its interrupt off: 20,000 a second, as drivers of Intel's
- * set it. Longer than that is found in some steps.
+ * As long as cards usually put an interrupt off: 20,000 a second, as drivers of Intel's
+ * set it. What was put off for longer is found in some steps.
  */
 #define KBP_PUT_OFF_NS		50000
 
 /**
- * kbp_window_unseen() - since when did packets wait that had no interrupt?
+ * kbp_window_waited() - for how long have packets been there that a timer found?
  * @unseen_ns: from the last look at the device to the one that found them
  *
- * A card puts its interrupt off for some time after the last one. Who finds packets as
- * a timer ends the sleep does not know since when they have been there. To take them
- * for new would let the timer be as late the next time, and for ever.
+ * A card puts its interrupt off for some time after the last one, so who is woken by a
+ * timer does not know since when they have been there. To take them for new would let
+ * the timer be as late the next time, and for ever.
  *
- * Return: the middle of what is possible, before the look that found them.
+ * Return: half of that, or of KBP_PUT_OFF_NS if that is less. Where it was more, or less,
+ *         the next packets are found earlier, or polled for.
  */
-static inline u64 kbp_window_unseen(u64 unseen_ns)
+static inline u64 kbp_window_waited(u64 unseen_ns)
 {
 	return (unseen_ns < KBP_PUT_OFF_NS ? unseen_ns : KBP_PUT_OFF_NS) / 2;
 }

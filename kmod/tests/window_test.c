@@ -12,7 +12,7 @@
 #include "random.h"
 
 /* window_put_off.c */
-void test_put_off(void);
+void test_put_off(u64 seed);
 
 #define GAPS_MAX	40000
 #define POLL_NS		500
@@ -249,7 +249,7 @@ static void test_against_fixed(const char *traffic)
 		       fixed.p99_ns, fixed.cpu * 100);
 		fail("a fixed window is better", traffic);
 	}
-	/* A poll in place of a sleep is not paid from it, and short gaps have no room. */
+	/* A poll in place of a sleep costs no budget; short gaps have no room to sleep. */
 	if (o.gap_ns > WAKE_NS + CYCLE_NS &&
 	    o.polled > 0.26 + CYCLE_NS / o.gap_ns)
 		fail("it spends more than it was given", traffic);
@@ -694,7 +694,7 @@ int main(void)
 	test_timer(50000);
 	test_timer(200000);
 	test_wake_limit();
-	test_put_off();
+	test_put_off(seed);
 	printf("window: ok\n");
 	return 0;
 }
