@@ -23,6 +23,10 @@ const WAITING_MAX: usize = 1 << 16;
 /// Longest sleep of who waits for a payload, nanoseconds. Nobody wakes him: that would cost the reader.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 
+/// Who has waited for a payload for less than this, nanoseconds, polls for it for some milliseconds more at least
+/// ([`Udp::poll`]).
+const FRESH_NS: u64 = 10_000_000;
+
 /// What the reader hands over of a payload.
 type Read = (Arrival, [u8; PROBE_LEN]);
 
@@ -30,8 +34,21 @@ type Read = (Arrival, [u8; PROBE_LEN]);
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
+    /// Since when the reader has been waiting for a payload.
+    waits_since_ns: AtomicU64,
     /// Payloads for which there was no room.
     dropped: AtomicU64,
+}
+
+impl Shared {
+    fn waits_from(&self, now_ns: u64) {
+        self.waits_since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Whether the reader polls, and goes on for a while.
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.waits_since_ns.load(Ordering::Relaxed)) < FRESH_NS
+    }
 }
 
 /// Who reads a socket.
@@ -66,6 +83,7 @@ impl Aside {
 
     fn with_room(waiting_max: usize, socket: Udp, place: &Place) -> Result<Self> {
         let shared = Arc::new(Shared::default());
+        shared.waits_from(monotonic_ns()?);
         let (arrived, arrivals) = mpsc::sync_channel(waiting_max);
         let (ready, is_ready) = mpsc::channel();
         let reader = {
@@ -111,6 +129,7 @@ fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared) -> Result<
     while !shared.is_over.load(Ordering::Relaxed) {
         match socket.recv(&mut buffer)? {
             Some(arrival) => {
+                shared.waits_from(arrival.at_ns);
                 let mut head = [0; PROBE_LEN];
                 head.copy_from_slice(&buffer[..PROBE_LEN]);
                 if arrived.try_send((arrival, head)).is_err() {
@@ -119,7 +138,9 @@ fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared) -> Result<
                 turns.look(arrival.at_ns)?;
             }
             None => {
-                turns.look(monotonic_ns()?)?;
+                let now_ns = monotonic_ns()?;
+                shared.waits_from(now_ns);
+                turns.look(now_ns)?;
                 std::hint::spin_loop();
             }
         }
@@ -165,6 +186,17 @@ impl Backend for Aside {
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(self.ended()),
         }
+    }
+
+    /// A reader that has polled in vain sleeps for some milliseconds before it polls again: frames must not begin then.
+    fn settle(&mut self) -> Result<()> {
+        while !self.shared.is_fresh(monotonic_ns()?) {
+            if self.reader.as_ref().is_none_or(JoinHandle::is_finished) {
+                return Err(self.ended());
+            }
+            std::thread::sleep(Duration::from_nanos(SLEEP_NS_MAX));
+        }
+        Ok(())
     }
 
     fn wait(&mut self, until_ns: u64) -> Result<()> {
@@ -258,6 +290,23 @@ mod tests {
             }
         };
         assert!(matches!(error, Error::NobodyListens { .. }), "{error}");
+    }
+
+    #[test]
+    fn frames_begin_when_the_reader_polls() {
+        let mut aside = aside();
+        let begin_ns = monotonic_ns().unwrap();
+        let shared = Arc::new(Shared::default());
+        shared.waits_from(begin_ns - FRESH_NS);
+        let of_reader = std::mem::replace(&mut aside.shared, shared.clone());
+        let polls_again = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            shared.waits_from(monotonic_ns().unwrap());
+        });
+        aside.settle().unwrap();
+        assert!(monotonic_ns().unwrap() - begin_ns >= 30_000_000);
+        polls_again.join().unwrap();
+        aside.shared = of_reader;
     }
 
     #[test]

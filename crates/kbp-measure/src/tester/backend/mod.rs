@@ -101,6 +101,14 @@ pub trait Backend: fmt::Debug {
     /// When the path is gone.
     fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>>;
 
+    /// Waits until what comes within some milliseconds is seen as it comes; for most there is nothing to wait for.
+    ///
+    /// # Errors
+    /// When nobody receives any more.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Sleeps until something may have come, or until `until_ns` of the clock.
     ///
     /// # Errors

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::tester::openloop::{OVERHEAD_V4, OVERHEAD_V6};
 
 /// How long a receiver polls for one packet at most, and waits after that, microseconds, which the kernel makes jiffies of: who
-/// receives also has to see that it is over. A packet that comes in that wait, after a silence, is later by a wake-up.
+/// receives also has to see that it is over. A packet that comes in that wait, after a silence, is later by
+/// as long as the card's interrupt is deferred.
 const POLL_US: libc::c_int = 50_000;
 const WAIT_US: u64 = 1_000;
 

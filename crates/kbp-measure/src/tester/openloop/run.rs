@@ -266,6 +266,7 @@ impl<'a> Phase<'a> {
     }
 
     fn go(mut self, backend: &mut dyn Backend, turns: &mut Turns) -> Result<Done> {
+        backend.settle()?;
         self.start_ns = monotonic_ns()? + LEAD_NS;
         self.next_due_ns = self.start_ns;
         while self.sent < self.frames && !interrupt::requested() {
