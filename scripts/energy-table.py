@@ -17,7 +17,7 @@ MODES = ("softirq", "threaded-fifo", "mainline-busy-poll", "kbp-busy", "kbp-slee
          "kbp-adaptive", "kbp-adaptive+freq")
 # Run of the study, bytes of a frame, words for it.
 TRAFFIC = (
-    # Results before 5353997 have it beside the others.
+    # docs/results/energy, of c328625, has it beside the others.
     ("paper-80m", 64, "80 Mbit/s, 64"),
     ("paper-80m-64", 64, "80 Mbit/s, 64"),
     ("paper-80m", 512, "80 Mbit/s, 512"),
