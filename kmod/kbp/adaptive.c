@@ -116,18 +116,19 @@ bool kbp_adaptive_starts(const struct kbp_napi *a)
 
 /*
  * For how long have packets been there, if a poll finds some that begins now? Since
- * their interrupt; if the poller was about to poll it anyhow, perhaps for longer.
+ * their interrupt; where the poller was about to poll it anyhow, perhaps for longer.
  */
 static u64 kbp_adaptive_waited(const struct kbp_napi *a, u64 now_ns)
 {
 	const struct kbp_adaptive *s = a->adaptive;
+	u64 listed_ns = 0, timed_ns = 0;
 
-	if (s->timed)
-		return kbp_window_waited(now_ns - s->looked_ns);
 	/* The clocks of two CPUs may differ by a little. */
-	if (a->listed_ns <= s->looked_ns || a->listed_ns >= now_ns)
-		return 0;
-	return now_ns - a->listed_ns;
+	if (a->listed_ns > s->looked_ns && a->listed_ns < now_ns)
+		listed_ns = now_ns - a->listed_ns;
+	if (s->timed)
+		timed_ns = kbp_window_waited(now_ns - s->looked_ns);
+	return max(listed_ns, timed_ns);
 }
 
 /**
@@ -458,13 +459,14 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 		s->overslept = true;
 		if (rtnl_is_locked())
 			continue;
-		/* Also if its interrupt came while this thread woke up. */
 		s->timed = true;
 		WRITE_ONCE(a->armed, false);
 		if (kbp_napi_claim(a)) {
 			s->overslept = false;
 			kbp_count(&a->stats, timed_polls, 1);
 		} else {
+			/* Its interrupt came while this thread woke up, or others have it. */
+			s->timed = a->listed_ns > s->looked_ns;
 			WRITE_ONCE(a->armed, true);
 		}
 	}

@@ -109,7 +109,7 @@ struct kbp_napi {
 	enum kbp_hold hold;		/* by cmpxchg */
 	bool leaving;			/* must not be held again */
 	bool armed;			/* its interrupt may wake the poller, if that sleeps */
-	u64 listed_ns;			/* when it was put on the list; poller's ->lock */
+	u64 listed_ns;			/* when it was last put on the list, by who owned SCHED */
 	struct kbp_adaptive *adaptive;	/* NULL in other modes */
 	/* Written by the thread, while it is held: see kbp_look_for_interrupt(). */
 	u32 irqs_of_hold;		/* interrupts beside packets */

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::udp::POLL_NS;
 use super::{Arrival, Backend, Drops, Udp};
 use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::place::Place;
 use crate::tester::openloop::{Pause, Turns, PROBE_LEN};
 use crate::tester::pingpong::PAYLOAD_LEN_MAX;
@@ -23,9 +25,8 @@ const WAITING_MAX: usize = 1 << 16;
 /// Longest sleep of who waits for a payload, nanoseconds. Nobody wakes him: that would cost the reader.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 
-/// Who has waited for a payload for less than this, nanoseconds, polls for it for some milliseconds more at least
-/// ([`Udp::poll`]).
-const FRESH_NS: u64 = 10_000_000;
+/// Longest time until a reader that polls begins anew, nanoseconds: its CPU is its own.
+const SETTLE_NS_MAX: u64 = 2_000_000_000;
 
 /// What the reader hands over of a payload.
 type Read = (Arrival, [u8; PROBE_LEN]);
@@ -45,9 +46,10 @@ impl Shared {
         self.waits_since_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Whether the reader polls, and goes on for a while.
-    fn is_fresh(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.waits_since_ns.load(Ordering::Relaxed)) < FRESH_NS
+    /// Whether a reader that polls goes on for `ahead_ns` more ([`Udp::poll`]).
+    fn polls_on(&self, now_ns: u64, ahead_ns: u64) -> bool {
+        let polled_ns = now_ns.saturating_sub(self.waits_since_ns.load(Ordering::Relaxed));
+        polled_ns + ahead_ns <= POLL_NS
     }
 }
 
@@ -189,14 +191,23 @@ impl Backend for Aside {
     }
 
     /// A reader that has polled in vain sleeps for some milliseconds before it polls again: frames must not begin then.
-    fn settle(&mut self) -> Result<()> {
-        while !self.shared.is_fresh(monotonic_ns()?) {
+    fn settle(&mut self, ahead_ns: u64) -> Result<()> {
+        let deadline_ns = monotonic_ns()? + SETTLE_NS_MAX;
+        loop {
+            let now_ns = monotonic_ns()?;
+            if self.shared.polls_on(now_ns, ahead_ns) || interrupt::requested() {
+                return Ok(());
+            }
             if self.reader.as_ref().is_none_or(JoinHandle::is_finished) {
                 return Err(self.ended());
             }
+            if now_ns >= deadline_ns {
+                return Err(Error::Invalid(
+                    "the reader of replies does not run: its CPU is taken by something else".into(),
+                ));
+            }
             std::thread::sleep(Duration::from_nanos(SLEEP_NS_MAX));
         }
-        Ok(())
     }
 
     fn wait(&mut self, until_ns: u64) -> Result<()> {
@@ -293,20 +304,34 @@ mod tests {
     }
 
     #[test]
-    fn frames_begin_when_the_reader_polls() {
+    fn frames_begin_when_the_reader_polls_for_long_enough() {
+        let shared = Shared::default();
+        shared.waits_from(1_000);
+        assert!(shared.polls_on(1_000, POLL_NS));
+        assert!(shared.polls_on(1_000 + POLL_NS - 5, 5));
+        assert!(!shared.polls_on(1_000 + POLL_NS - 5, 6));
+        assert!(!shared.polls_on(1_000 + 2 * POLL_NS, 0));
+    }
+
+    /// Its reader seems to have polled for long, then begins anew.
+    #[test]
+    fn who_settles_waits_for_the_reader() {
         let mut aside = aside();
         let begin_ns = monotonic_ns().unwrap();
         let shared = Arc::new(Shared::default());
-        shared.waits_from(begin_ns - FRESH_NS);
+        shared.waits_from(begin_ns.saturating_sub(POLL_NS));
         let of_reader = std::mem::replace(&mut aside.shared, shared.clone());
         let polls_again = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(30));
             shared.waits_from(monotonic_ns().unwrap());
         });
-        aside.settle().unwrap();
-        assert!(monotonic_ns().unwrap() - begin_ns >= 30_000_000);
-        polls_again.join().unwrap();
+        let settled = aside.settle(1_000_000);
+        let took_ns = monotonic_ns().unwrap() - begin_ns;
+        // Before anything fails: dropped, it has to end its reader.
         aside.shared = of_reader;
+        polls_again.join().unwrap();
+        settled.unwrap();
+        assert!(took_ns >= 30_000_000, "{took_ns} ns");
     }
 
     #[test]

@@ -101,11 +101,11 @@ pub trait Backend: fmt::Debug {
     /// When the path is gone.
     fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<Arrival>>;
 
-    /// Waits until what comes within some milliseconds is seen as it comes; for most there is nothing to wait for.
+    /// Waits until what comes within the next `ahead_ns` is seen as it comes; for most there is nothing to wait for.
     ///
     /// # Errors
-    /// When nobody receives any more.
-    fn settle(&mut self) -> Result<()> {
+    /// When nobody receives any more, or not in time.
+    fn settle(&mut self, _ahead_ns: u64) -> Result<()> {
         Ok(())
     }
 

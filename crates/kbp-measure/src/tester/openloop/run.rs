@@ -25,6 +25,8 @@ use crate::tester::timeline::Timeline;
 /// From the time when everything is ready to the first frame, nanoseconds: what is touched for the first time on the way
 /// there must not make that one late.
 const LEAD_NS: u64 = 1_000_000;
+/// How long `on_warm` takes, or longer, nanoseconds: what is waited for before it is not counted.
+const READING_NS: u64 = 40_000_000;
 /// How long before a frame is due the sender wakes, to spin the rest, nanoseconds.
 const WAKE_EARLY_NS: u64 = 100_000;
 /// Longest sleep, nanoseconds: an interrupt may come to another thread, and the gap may be an hour.
@@ -128,6 +130,7 @@ pub fn run(
     } else {
         Account::default()
     };
+    backend.settle(READING_NS)?;
     on_warm()?;
     backend.drops()?;
     let suspended_before_ns = suspended_ns()?;
@@ -266,7 +269,7 @@ impl<'a> Phase<'a> {
     }
 
     fn go(mut self, backend: &mut dyn Backend, turns: &mut Turns) -> Result<Done> {
-        backend.settle()?;
+        backend.settle(2 * LEAD_NS)?;
         self.start_ns = monotonic_ns()? + LEAD_NS;
         self.next_due_ns = self.start_ns;
         while self.sent < self.frames && !interrupt::requested() {
