@@ -374,7 +374,7 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	u64 now_ns = ktime_get_ns(), gap_ns;
 
 	if (work) {
-		/* They came before this poll began, or before that. The first end no gap. */
+		/* They came ->waited_ns before this poll began. The first end no gap. */
 		if (s->found_ns) {
 			gap_ns = s->looked_ns - s->found_ns - s->waited_ns;
 			kbp_window_gap(&s->window, gap_ns, s->polled_ns);
@@ -459,10 +459,10 @@ u64 kbp_adaptive_wake(struct kbp_poller *p, u64 now_ns)
 		s->overslept = true;
 		if (rtnl_is_locked())
 			continue;
-		s->timed = true;
 		WRITE_ONCE(a->armed, false);
 		if (kbp_napi_claim(a)) {
 			s->overslept = false;
+			s->timed = true;
 			kbp_count(&a->stats, timed_polls, 1);
 		} else {
 			/* Its interrupt came while this thread woke up, or others have it. */

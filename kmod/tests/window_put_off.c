@@ -14,6 +14,7 @@
 #define ANSWER_NS	20000
 #define PLAN_NS		8000000
 
+static const struct kbp_window_knobs knobs;
 static struct kbp_window window;
 static struct kbp_wake wake;
 
@@ -65,7 +66,6 @@ static void meet(const struct setting *s, struct packet *p, u64 found_ns)
 
 static void plan(void)
 {
-	const struct kbp_window_knobs knobs = {};
 	bool more = true;
 
 	kbp_wake_forget(&wake, PLAN_NS);
@@ -81,7 +81,7 @@ static void play(const struct setting *s)
 	int i, late = 0, late_heads = 0;
 
 	wake = (struct kbp_wake) {};
-	window.goal = kbp_window_aim(&(struct kbp_window_knobs) {}, &wake, 1);
+	window.goal = kbp_window_aim(&knobs, &wake, 1);
 	kbp_window_init(&window, &window.goal);
 	for (i = 0; i < PACKETS; i++) {
 		struct packet p = {};

@@ -14,9 +14,9 @@ use crate::tester::openloop::{OVERHEAD_V4, OVERHEAD_V6};
 /// receives also has to see that it is over. A packet that comes in that wait, after a silence, is later by
 /// as long as the card's interrupt is deferred.
 const POLL_US: libc::c_int = 50_000;
-/// The same, nanoseconds.
-pub(super) const POLL_NS: u64 = POLL_US as u64 * 1_000;
 const WAIT_US: u64 = 1_000;
+/// [`POLL_US`], nanoseconds.
+pub(super) const POLL_NS: u64 = POLL_US as u64 * 1_000;
 
 /// A socket that is connected to the reflector.
 #[derive(Debug)]

@@ -25,7 +25,8 @@ use crate::tester::timeline::Timeline;
 /// From the time when everything is ready to the first frame, nanoseconds: what is touched for the first time on the way
 /// there must not make that one late.
 const LEAD_NS: u64 = 1_000_000;
-/// How long `on_warm` takes, or longer, nanoseconds: what is waited for before it is not counted.
+/// How long replies have to be seen as they come from `on_warm` on, nanoseconds: as long as it takes, or longer. Waiting for that
+/// later would be counted.
 const READING_NS: u64 = 40_000_000;
 /// How long before a frame is due the sender wakes, to spin the rest, nanoseconds.
 const WAKE_EARLY_NS: u64 = 100_000;
