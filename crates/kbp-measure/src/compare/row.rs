@@ -186,6 +186,8 @@ pub(super) fn watched<K>(
     client: impl FnOnce(OnWarm) -> Result<(Row, K)> + Send,
 ) -> Result<(Row, Between)> {
     let host = Host::system();
+    // In the silence between warm-up and row it would be long enough for what is measured to take it for one.
+    watch.look_for(&host)?;
     let (step_tx, step_rx) = mpsc::channel();
     let (go_tx, go_rx) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -262,6 +264,7 @@ pub fn sockperf(
         payload_len,
         seconds,
     };
+    watch.look_for(&host)?;
     let mut before = None;
     let report = tool.run(|| {
         before = Some(watch.read(&host)?);
@@ -359,6 +362,18 @@ mod tests {
         };
         let row = ours(&ends, &Traffic::OpenLoop(config), &watch(), LABEL).unwrap();
         assert_eq!((row.n, row.lost), (500, 0));
+    }
+
+    #[test]
+    fn what_is_read_was_looked_for_before_traffic_waits() {
+        let watch = watch();
+        let found = watch.found.clone();
+        let row = watched(&Place::default(), watch, |on_warm| {
+            assert!(!found.is_empty());
+            on_warm()?;
+            Ok((Row::default(), ()))
+        });
+        row.unwrap();
     }
 
     #[test]

@@ -57,6 +57,14 @@ pub struct Watch {
 #[derive(Debug, Clone, Default)]
 pub struct Found(Arc<OnceLock<Arc<Places>>>);
 
+#[cfg(test)]
+impl Found {
+    /// Whether nothing was looked for.
+    pub fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+}
+
 #[derive(Debug)]
 struct Places {
     ksoftirqds: BTreeMap<u32, u32>,
@@ -111,7 +119,16 @@ pub struct Between {
 }
 
 impl Watch {
-    /// Reads everything now. The first reading also looks for what is to be read.
+    /// Looks for what is to be read, which takes longer than to read it, so that a reading which traffic waits for is as short as
+    /// the others.
+    ///
+    /// # Errors
+    /// When something that is watched does not exist.
+    pub fn look_for(&self, host: &Host) -> Result<()> {
+        self.places(host).map(drop)
+    }
+
+    /// Reads everything now. The first reading also looks for what is to be read, where nobody did before.
     ///
     /// # Errors
     /// When a counter is not where it should be, the poller is gone, or a thread that is watched has ended.
