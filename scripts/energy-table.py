@@ -7,7 +7,9 @@ Percentiles are those of all rows of a mechanism together. Round trips are in mi
 Not here: measuring, and the sentences of the page.
 """
 
+import argparse
 import pathlib
+import re
 import sys
 
 from study_rows import percentile, rows_of
@@ -156,26 +158,57 @@ def both(rows):
     return f"{p99(rows):,.0f} / {longest(rows):,.0f}"
 
 
-def main():
-    """Prints the tables."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: energy-table.py FOLDER")
-    folder = pathlib.Path(sys.argv[1])
+def parts(folder):
+    """All tables by their titles."""
     pollers = [mode for mode in MODES if mode.startswith("kbp-")]
-    parts = (
-        ("mode adaptive against the others", lambda kernel: against(folder, kernel)),
-        ("round trips, p99 / longest, µs", lambda kernel: of_all(folder, kernel, MODES, both)),
-        ("interrupts a second", lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{interrupts(rows):,.0f}")),
-        ("CPU time of the poller, %", lambda kernel: of_all(folder, kernel, pollers, lambda rows: f"{cpu_share(rows):.0f}")),
-        ("estimated power above rest, W", lambda kernel: of_all(folder, kernel, MODES, watts)),
-        ("rates without loss, frames a second", lambda kernel: rates(folder, kernel)),
-        ("no traffic", lambda kernel: idle(folder, kernel)),
-    )
-    for title, part in parts:
-        for kernel in KERNELS:
-            lines = part(kernel)
-            if lines:
-                print("\n".join([f"### {kernel}, {title}", "", *lines]))
+    of_kernel = {
+        "mode adaptive against the others": lambda kernel: against(folder, kernel),
+        "round trips, p99 / longest, µs": lambda kernel: of_all(folder, kernel, MODES, both),
+        "interrupts a second": lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{interrupts(rows):,.0f}"),
+        "CPU time of the poller, %": lambda kernel: of_all(folder, kernel, pollers, lambda rows: f"{cpu_share(rows):.0f}"),
+        "estimated power above rest, W": lambda kernel: of_all(folder, kernel, MODES, watts),
+        "rates without loss, frames a second": lambda kernel: rates(folder, kernel),
+        "no traffic": lambda kernel: idle(folder, kernel),
+    }
+    tables = {f"{kernel}, {title}": part(kernel) for title, part in of_kernel.items() for kernel in KERNELS}
+    return {title: lines for title, lines in tables.items() if lines}
+
+
+def filled(page, tables):
+    """A page with each table that it names, `<!-- table: TITLE -->`, as it is now; and what it does not name."""
+    tables = dict(tables)
+    lines = []
+    is_old = False
+    for line in page.split("\n"):
+        is_old = is_old and line.startswith("|")
+        if is_old:
+            continue
+        lines.append(line)
+        named_here = re.fullmatch(r"<!-- table: (.+) -->", line)
+        if named_here:
+            lines += tables.pop(named_here[1])[:-1]
+            is_old = True
+    return "\n".join(lines), tables
+
+
+def main():
+    """Prints the tables, or puts them into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path, help="results of the study")
+    parser.add_argument("--fill", type=pathlib.Path, metavar="PAGE", help="put them where PAGE has `<!-- table: TITLE -->`")
+    args = parser.parse_args()
+    tables = parts(args.folder)
+    if not args.fill:
+        for title, lines in tables.items():
+            print("\n".join([f"### {title}", "", *lines]))
+        return
+    try:
+        page, left = filled(args.fill.read_text(), tables)
+    except KeyError as title:
+        sys.exit(f"{args.fill}: no table {title} in {args.folder}; without --fill they are printed")
+    args.fill.write_text(page)
+    for title in left:
+        print(f"not in {args.fill}: {title}")
 
 
 if __name__ == "__main__":

@@ -89,6 +89,16 @@ class StudyTables(unittest.TestCase):
         shares = energy.of_all(self.folder, "6.1", ["kbp-adaptive"], lambda rows: f"{energy.cpu_share(rows):.0f}")
         self.assertIn(f"| {words} | 50 |", shares)
 
+    def test_a_page_has_its_tables_anew(self):
+        tables = {"6.1, one": ["| a |", "|---|", "| 2 |", ""], "7.3, one": ["| b |", ""]}
+        page = "Words.\n\n<!-- table: 6.1, one -->\n| a |\n|---|\n| 1 |\n| 0 |\n\nMore.\n"
+        new, left = energy.filled(page, tables)
+        self.assertEqual(new, "Words.\n\n<!-- table: 6.1, one -->\n| a |\n|---|\n| 2 |\n\nMore.\n")
+        self.assertEqual(list(left), ["7.3, one"])
+        self.assertEqual(energy.filled(new, tables)[0], new)
+        with self.assertRaises(KeyError):
+            energy.filled("<!-- table: 6.12, one -->", tables)
+
 
 if __name__ == "__main__":
     unittest.main()
