@@ -31,7 +31,7 @@ typedef uint64_t u64;
 
 #define KBP_THRIFT_PERMILLE	200
 /* Of the time of sleeps, what halts would be in their place. */
-#define KBP_THRIFT_HALTS_PERMILLE 500
+#define KBP_THRIFT_HALTS_PERMILLE 600
 #define KBP_THRIFT_SETTLE_NS	250000000ULL
 #define KBP_THRIFT_LOOK_NS	500000000ULL
 #define KBP_THRIFT_PAUSE_NS	10000000000ULL
