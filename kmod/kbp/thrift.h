@@ -32,8 +32,8 @@ typedef uint64_t u64;
 #define KBP_THRIFT_PERMILLE	200
 /* Of the time of sleeps, what halts would be in their place. */
 #define KBP_THRIFT_HALTS_PERMILLE 600
-#define KBP_THRIFT_SETTLE_NS	250000000ULL
-#define KBP_THRIFT_LOOK_NS	500000000ULL
+#define KBP_THRIFT_SETTLE_NS	400000000ULL
+#define KBP_THRIFT_LOOK_NS	400000000ULL
 #define KBP_THRIFT_PAUSE_NS	10000000000ULL
 #define KBP_THRIFT_PAUSE_NS_MAX	(8 * KBP_THRIFT_PAUSE_NS)
 /* Longer gaps are not polled through, and what follows them is another traffic. */
