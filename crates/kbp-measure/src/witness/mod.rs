@@ -49,7 +49,7 @@ pub struct Watch {
     pub client: Vec<Counted>,
     /// Interfaces whose drops count; those of their namespaces' protocols do too, and those of the caller's.
     pub ports: Vec<Port>,
-    /// What the first reading found. It keeps namespaces of `ports` alive.
+    /// What was looked for, at the latest by the first reading. It keeps namespaces of `ports` alive.
     pub found: Found,
 }
 
