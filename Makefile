@@ -111,7 +111,8 @@ vm-ovs: build lab-qemu
 	scripts/vm-table.py $(VM)-ovs/rows.jsonl
 
 # What the receive path of one CPU carries in each mode, and what a small budget costs a bulk packet: instructions.
-CAPACITY_RUN = $(KBP) lab run lab/capacity.sh --kernel $(KERNEL) --clock virtual --cpus 4 --nics 2 --package ethtool \
+NICS ?= 2
+CAPACITY_RUN = $(KBP) lab run lab/capacity.sh --kernel $(KERNEL) --clock virtual --cpus 4 --nics $(NICS) --package ethtool \
 		--append nohz=off --module kmod --file $(KBP):/usr/bin/kbp --timeout 30m
 
 capacity: build

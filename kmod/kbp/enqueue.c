@@ -35,13 +35,37 @@ static bool kbp_goes_on(const struct kbp_poller *p)
 	return p->serving && current == p->task && in_task();
 }
 
+/*
+ * Does it only see to what a device of class rt has sent? Were that of class normal,
+ * such a device could not send as much as it receives: a poll frees so many packets
+ * at most, and of class normal is one in a round.
+ */
+static bool kbp_sends_for_rt(const struct kbp_poller *p,
+			     const struct napi_struct *n)
+{
+	const struct kbp_napi *a;
+	bool found = false;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(a, &p->napis, link) {
+		if (a->dev != n->dev || a->class != KBP_POLL_CLASS_RT)
+			continue;
+		found = kbp_napi_only_sends(n);
+		break;
+	}
+	rcu_read_unlock();
+	return found;
+}
+
 /* What is merely owned is of class normal. */
 static enum kbp_poll_class kbp_class_of(const struct kbp_poller *p,
+					const struct napi_struct *n,
 					const struct kbp_napi *a)
 {
 	if (a)
 		return a->class;
-	return kbp_goes_on(p) ? KBP_POLL_CLASS_RT : KBP_POLL_CLASS_NORMAL;
+	return kbp_goes_on(p) || kbp_sends_for_rt(p, n) ?
+	       KBP_POLL_CLASS_RT : KBP_POLL_CLASS_NORMAL;
 }
 
 /*
@@ -81,7 +105,7 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
  */
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a)
 {
-	enum kbp_poll_class class = kbp_class_of(p, a);
+	enum kbp_poll_class class = kbp_class_of(p, n, a);
 	u64 now_ns = ktime_get_ns();
 
 	if (a)

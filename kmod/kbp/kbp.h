@@ -512,6 +512,7 @@ struct kbp_napi_config {
 };
 
 struct kbp_napi *kbp_napi_lookup(const struct napi_struct *n);
+bool kbp_napi_only_sends(const struct napi_struct *n);
 bool kbp_napi_listed(struct net_device *dev, const struct napi_struct *n);
 struct kbp_napi *kbp_napi_find(const struct kbp_napi_key *key);
 int kbp_napi_attach(const struct kbp_napi_key *key, struct kbp_poller *p,

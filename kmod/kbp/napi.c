@@ -101,6 +101,22 @@ static struct napi_struct *kbp_napi_by_index(struct net_device *dev, u32 index)
 	return NULL;
 }
 
+/**
+ * kbp_napi_only_sends() - does an instance serve no receive queue?
+ * @n: the instance, which is scheduled
+ *
+ * Some drivers have instances for transmit queues alone, behind those for receive
+ * queues.
+ *
+ * Context: RCU reader; any.
+ * Return: whether it does.
+ */
+bool kbp_napi_only_sends(const struct napi_struct *n)
+{
+	return kbp_is_bound(n) ||
+	       kbp_napi_index(n->dev, n) >= READ_ONCE(n->dev->real_num_rx_queues);
+}
+
 static struct napi_struct *kbp_napi_by_id(struct net_device *dev, u32 napi_id)
 {
 	struct napi_struct *pos;
