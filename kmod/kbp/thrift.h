@@ -13,9 +13,9 @@
  * What sleeping saves is seen only while one sleeps. So it is tried, over
  * KBP_THRIFT_LOOK_NS and not before the devices' plans had KBP_THRIFT_SETTLE_NS to
  * follow the traffic; and once it is known not to pay, it is tried again when packets
- * have become rarer, after a silence, or when KBP_THRIFT_PAUSE_NS have gone by, then
- * twice that, and so on up to KBP_THRIFT_PAUSE_NS_MAX: in a trial packets are late. In
- * the end trials have less than a hundredth of the time.
+ * were rarer in two looks, after a silence, or when KBP_THRIFT_PAUSE_NS have gone by,
+ * then twice that, and so on up to KBP_THRIFT_PAUSE_NS_MAX: in a trial packets are
+ * late. In the end trials have less than a hundredth of the time.
  */
 #ifndef KBP_THRIFT_H
 #define KBP_THRIFT_H
@@ -53,6 +53,7 @@ struct kbp_thrift {
 	u64 others;		/* packets of what is not asked about */
 	bool spoilt;		/* something else kept the poller awake */
 	u64 rate;		/* packets a second, when it was decided to poll through */
+	bool fewer;		/* the last look had fewer by more than a quarter */
 	u64 until_ns;		/* when to try again, if that stays as it is */
 	u64 pause_ns;		/* how long that was put off */
 };

@@ -158,13 +158,19 @@ static void test_trials(void)
 		fail("trials are put off as if none had been of use");
 }
 
-/* Packets that become rarer are looked at at once, some fluctuation is not. */
+/* Packets that become rarer are looked at soon, some fluctuation is not, nor is a pause. */
 static void test_rarer(void)
 {
 	go_through();
 	if (traffic(5 * NSEC_PER_SEC, 96000 * 10 / 8, CYCLE_NS + 8000) < 5 * NSEC_PER_SEC)
 		fail("a trial because a fifth fewer packets came");
-	traffic(2 * KBP_THRIFT_LOOK_NS + 10 * NSEC_PER_MSEC, 96000 * 10 / 7, 0);
+	go_through();
+	for (int pauses = 0; pauses < 8; pauses++) {
+		now_ns += KBP_THRIFT_SILENCE_NS - 10 * NSEC_PER_MSEC;
+		if (dense(2 * KBP_THRIFT_LOOK_NS) < 2 * KBP_THRIFT_LOOK_NS)
+			fail("a trial because of a pause");
+	}
+	traffic(3 * KBP_THRIFT_LOOK_NS + 10 * NSEC_PER_MSEC, 96000 * 10 / 7, 0);
 	if (thrift.through)
 		fail("no trial with three tenths fewer packets");
 	/* Then the next trial that fails is a first one. */
