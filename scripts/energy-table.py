@@ -19,8 +19,6 @@ MODES = ("softirq", "threaded-fifo", "mainline-busy-poll", "kbp-busy", "kbp-slee
          "kbp-adaptive", "kbp-adaptive+freq")
 # Run of the study, bytes of a frame, words for it.
 TRAFFIC = (
-    # docs/results/energy, of c328625, has it beside the others.
-    ("paper-80m", 64, "80 Mbit/s, 64"),
     ("paper-80m-64", 64, "80 Mbit/s, 64"),
     ("paper-80m", 512, "80 Mbit/s, 512"),
     ("paper-80m", 1518, "80 Mbit/s, 1518"),
@@ -88,11 +86,6 @@ def watts(rows):
     return f"{sum(estimate['watts'] for estimate in estimates) / len(estimates):.1f}" if estimates else "–"
 
 
-def frames(rows):
-    """What a search without loss has found, frames a second, and whether the tester was its end."""
-    return [(round(row["throughput"]["frames_per_s"]), row["throughput"]["limited_by_tester"]) for row in rows]
-
-
 def ratio(figure, mine, theirs, form="{:.2f}"):
     """A figure of some rows over that of others; a dash where one of the two is missing."""
     if not mine or not theirs or not figure(theirs):
@@ -133,17 +126,6 @@ def of_all(folder, kernel, modes, figure):
     return table(["traffic", *(f"`{mode}`" for mode in modes)], lines)
 
 
-def rates(folder, kernel):
-    """Rates without loss."""
-    lines = []
-    for size in (64, 512):
-        rows = cells(folder, kernel, "throughput", size)
-        if rows:
-            lines.append([f"{size}", *(" and ".join(f"{rate:,}{' (tester)' if tester else ''}" for rate, tester in
-                                                    frames(rows[mode])) if mode in rows else "–" for mode in MODES)])
-    return table(["frame, bytes", *(f"`{mode}`" for mode in MODES)], lines)
-
-
 def idle(folder, kernel):
     """A machine without traffic."""
     rows = cells(folder, kernel, "no-traffic", 0)
@@ -167,7 +149,6 @@ def parts(folder):
         "interrupts a second": lambda kernel: of_all(folder, kernel, MODES, lambda rows: f"{interrupts(rows):,.0f}"),
         "CPU time of the poller, %": lambda kernel: of_all(folder, kernel, pollers, lambda rows: f"{cpu_share(rows):.0f}"),
         "estimated power above rest, W": lambda kernel: of_all(folder, kernel, MODES, watts),
-        "rates without loss, frames a second": lambda kernel: rates(folder, kernel),
         "no traffic": lambda kernel: idle(folder, kernel),
     }
     tables = {f"{kernel}, {title}": part(kernel) for title, part in of_kernel.items() for kernel in KERNELS}
