@@ -23,10 +23,10 @@ circle_redirect() {
 # Both ends of the wire have to be up.
 circle_card() {
 	ip link set "$1" promisc on
-	lab_wait_for 30 grep -q 1 "/sys/class/net/$1/carrier"
-	ethtool -C "$1" rx-usecs 0 || lab_fail "ethtool -C $1"
 	# One queue; a card that can't tell has one.
 	! ethtool -l "$1" > /dev/null 2>&1 || ethtool -L "$1" combined 1 || lab_fail "ethtool -L $1"
+	lab_wait_for 30 grep -q 1 "/sys/class/net/$1/carrier"
+	ethtool -C "$1" rx-usecs 0 || lab_fail "ethtool -C $1"
 	awk -v dev="$1" 'index($NF, dev) == 1 { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
 		echo "$2" > "/proc/irq/$irq/smp_affinity_list"
 	done

@@ -35,29 +35,33 @@ static bool kbp_goes_on(const struct kbp_poller *p)
 	return p->serving && current == p->task && in_task();
 }
 
-/*
- * Does it only see to what a device of class rt has sent? Were that of class normal,
- * such a device could not send as much as it receives: a poll frees so many packets
- * at most, and of class normal is one in a round.
+/**
+ * kbp_sends_for_rt() - does an instance only see to what a device of class rt sends?
+ * @p: the poller
+ * @n: the instance, which is not attached
+ *
+ * Were that of class normal, such a device could not send as much as it receives: a
+ * poll frees so many packets at most, and of class normal is one in a round.
+ *
+ * Return: whether it does.
  */
-static bool kbp_sends_for_rt(const struct kbp_poller *p,
-			     const struct napi_struct *n)
+bool kbp_sends_for_rt(const struct kbp_poller *p, const struct napi_struct *n)
 {
 	const struct kbp_napi *a;
 	bool found = false;
 
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
-		if (a->dev != n->dev || a->class != KBP_POLL_CLASS_RT)
-			continue;
-		found = kbp_napi_only_sends(n);
-		break;
+		if (a->dev == n->dev && a->class == KBP_POLL_CLASS_RT) {
+			found = kbp_napi_only_sends(n);
+			break;
+		}
 	}
 	rcu_read_unlock();
 	return found;
 }
 
-/* What is merely owned is of class normal. */
+/* What is merely owned is of class normal, but for these two. */
 static enum kbp_poll_class kbp_class_of(const struct kbp_poller *p,
 					const struct napi_struct *n,
 					const struct kbp_napi *a)
@@ -100,16 +104,19 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
  * @p: the poller
  * @n: the instance; the caller owns its SCHED bit
  * @a: its attachment to this poller, or NULL
+ * @class: whose list, of what is not attached
  *
  * Context: p->lock held, interrupts off.
  */
-void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a)
+void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
+	     enum kbp_poll_class class)
 {
-	enum kbp_poll_class class = kbp_class_of(p, n, a);
 	u64 now_ns = ktime_get_ns();
 
-	if (a)
+	if (a) {
 		a->listed_ns = now_ns;
+		class = a->class;
+	}
 	list_add_tail(&n->poll_list, &p->todo[class]);
 	WRITE_ONCE(p->listed[class], p->listed[class] + 1);
 	kbp_wait_begin(p, n, now_ns);
@@ -136,6 +143,7 @@ void kbp_take(struct kbp_poller *p, struct napi_struct *n,
 static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
 			       struct kbp_napi *a)
 {
+	enum kbp_poll_class class = kbp_class_of(p, n, a);
 	bool wake;
 
 	raw_spin_lock(&p->lock);
@@ -143,7 +151,7 @@ static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
 		raw_spin_unlock(&p->lock);
 		return false;
 	}
-	kbp_put(p, n, a);
+	kbp_put(p, n, a, class);
 	kbp_count(&p->stats, enqueued, 1);
 	if (a)
 		kbp_count(&a->stats, schedules, 1);

@@ -283,7 +283,9 @@ void kbp_close(void);
 
 /* enqueue.c: from a schedule request to a poller's list */
 bool kbp_enqueue(struct napi_struct *n);
-void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a);
+bool kbp_sends_for_rt(const struct kbp_poller *p, const struct napi_struct *n);
+void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
+	     enum kbp_poll_class class);
 void kbp_take(struct kbp_poller *p, struct napi_struct *n,
 	      enum kbp_poll_class class);
 

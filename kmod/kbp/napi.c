@@ -102,19 +102,28 @@ static struct napi_struct *kbp_napi_by_index(struct net_device *dev, u32 index)
 }
 
 /**
- * kbp_napi_only_sends() - does an instance serve no receive queue?
+ * kbp_napi_only_sends() - does an instance of a card serve no receive queue?
  * @n: the instance, which is scheduled
  *
- * Some drivers have instances for transmit queues alone, behind those for receive
- * queues.
+ * Where the driver does not say which serves one, those do that it has added first.
  *
  * Context: RCU reader; any.
- * Return: whether it does.
+ * Return: whether it serves none.
  */
 bool kbp_napi_only_sends(const struct napi_struct *n)
 {
-	return kbp_is_bound(n) ||
-	       kbp_napi_index(n->dev, n) >= READ_ONCE(n->dev->real_num_rx_queues);
+	u32 queue, queues = READ_ONCE(n->dev->real_num_rx_queues), napi_id;
+	bool said = false;
+
+	if (kbp_is_bound(n))
+		return true;
+	for (queue = 0; queue < queues; queue++) {
+		napi_id = kbp_rx_queue_napi_id(n->dev, queue);
+		if (napi_id && napi_id == n->napi_id)
+			return false;
+		said |= napi_id != 0;
+	}
+	return said || kbp_napi_index(n->dev, n) >= queues;
 }
 
 static struct napi_struct *kbp_napi_by_id(struct net_device *dev, u32 napi_id)

@@ -164,7 +164,7 @@ static struct napi_struct *kbp_next_todo(struct kbp_poller *p,
  * thread that the user has given it meanwhile.
  */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
-			  struct kbp_napi *a, bool again)
+			  struct kbp_napi *a, enum kbp_poll_class class, bool again)
 {
 	bool threaded = again && kbp_has_thread(n);
 	bool relieved;
@@ -176,7 +176,7 @@ static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 		kbp_stock_add(this_cpu_ptr(&softnet_data), n);
 		kbp_count(&p->stats, handed_napis, 1);
 	} else if (again && !threaded) {
-		kbp_put(p, n, a);
+		kbp_put(p, n, a, class);
 	}
 	raw_spin_unlock(&p->lock);
 	if (threaded)
@@ -211,10 +211,14 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 		kbp_adaptive_look(a);
 	again = kbp_poll_scheduled(p, n, budget, &work);
 	trace_kbp_poll(n, work, budget, false);
-	kbp_count_poll(p, a, class, work);
+	/* That is what drivers say where they have not freed all that was sent. */
+	if (!a && work == budget && kbp_sends_for_rt(p, n))
+		kbp_count_poll(p, a, class, 0);
+	else
+		kbp_count_poll(p, a, class, work);
 	if (a && a->adaptive)
 		kbp_adaptive_polled(p, a, n, work, false);
-	kbp_done_todo(p, n, a, again);
+	kbp_done_todo(p, n, a, class, again);
 	return work;
 }
 

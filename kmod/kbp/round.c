@@ -34,7 +34,7 @@ static void kbp_take_softirq_list(struct kbp_poller *p)
 			if (n == &sd->backlog)
 				continue;
 			list_del_init(&n->poll_list);
-			kbp_put(p, n, NULL);
+			kbp_put(p, n, NULL, KBP_POLL_CLASS_NORMAL);
 			kbp_count(&p->stats, taken, 1);
 		}
 	}

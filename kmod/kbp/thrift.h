@@ -13,9 +13,9 @@
  * What sleeping saves is seen only while one sleeps. So it is tried, over
  * KBP_THRIFT_LOOK_NS and not before the devices' plans had KBP_THRIFT_SETTLE_NS to
  * follow the traffic; and once it is known not to pay, it is tried again when packets
- * were rarer in two looks, after a silence, or when KBP_THRIFT_PAUSE_NS have gone by,
- * then twice that, and so on up to KBP_THRIFT_PAUSE_NS_MAX: in a trial packets are
- * late. In the end trials have less than a hundredth of the time.
+ * were rarer in two looks in a row, after a silence, or when KBP_THRIFT_PAUSE_NS have
+ * gone by, then twice that, and so on up to KBP_THRIFT_PAUSE_NS_MAX: in a trial packets
+ * are late. In the end trials have less than a hundredth of the time.
  */
 #ifndef KBP_THRIFT_H
 #define KBP_THRIFT_H

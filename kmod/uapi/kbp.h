@@ -191,7 +191,8 @@ enum kbp_event {
  *	fifo.
  * @KBP_A_POLLER_NICE: Nice value, -20 to 19; only with policy other.
  * @KBP_A_POLLER_BUDGET: Packets that one poll of a NAPI of class normal may
- *	take, 1 to 64; what is owned but not attached is of that class.
+ *	take, 1 to 64; what is owned but not attached is of that class, but for
+ *	what a card of class rt has sent.
  * @KBP_A_POLLER_WATCHDOG_MS: A poller that did not come round for this long
  *	while it had work loses it to softirq; milliseconds, 1 to 10000.
  * @KBP_A_POLLER_STATE: A value of the enumeration state.

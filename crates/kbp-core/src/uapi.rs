@@ -646,7 +646,7 @@ pub mod attr_poller {
     /// Nice value, -20 to 19; only with policy other.
     pub const NICE: u16 = 5;
     /// Packets that one poll of a NAPI of class normal may take, 1 to 64; what is owned but not
-    /// attached is of that class.
+    /// attached is of that class, but for what a card of class rt has sent.
     pub const BUDGET: u16 = 6;
     /// A poller that did not come round for this long while it had work loses it to softirq;
     /// milliseconds, 1 to 10000.
