@@ -25,7 +25,7 @@ help:
 	@echo 'make bench          the whole study in the lab, about an hour; writes docs/results, goes on where it was'
 	@echo 'make results        the page and the tables of docs/results from the results that are there'
 	@echo 'make energy         what sleeping, windows and frequencies cost and save, hours; writes docs/results/energy'
-	@echo 'make capacity       what the receive path of one CPU carries in each mode, frames of 64 to 1514 bytes'
+	@echo 'make capacity       what the receive path of one CPU carries in each mode; NICS=2:igb for other cards'
 	@echo 'make budget         what the small budgets of class normal cost a bulk packet, in instructions'
 	@echo 'make vm             a virtual machine inside the lab, paper 000: no poller, guest, host, both; writes out/vm/KERNEL'
 	@echo 'make vm-ovs         the same with the rival of the paper, OVS-DPDK, in the host; writes out/vm/KERNEL-ovs'
