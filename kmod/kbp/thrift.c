@@ -48,7 +48,6 @@ static void kbp_thrift_give_up(struct kbp_thrift *t, u64 now_ns, u64 rate)
 		      pause_ns : KBP_THRIFT_PAUSE_NS_MAX;
 	t->until_ns = now_ns + t->pause_ns;
 	t->rate = rate;
-	t->fewer = false;
 	t->through = true;
 }
 
@@ -64,11 +63,12 @@ static void kbp_thrift_decide(struct kbp_thrift *t, u64 now_ns, u64 span_ns,
 			      u64 cycle_ns, bool halts)
 {
 	u64 rate = t->packets * 1000 / (span_ns / 1000000);
-	bool fewer = 4 * rate < 3 * t->rate, rarer;
+	bool fewer = 4 * rate < 3 * t->rate;
 
 	if (t->through) {
 		/* After a pause one look has fewer, and not the next. */
-		rarer = fewer && t->fewer;
+		bool rarer = fewer && t->fewer;
+
 		t->fewer = fewer;
 		if (rarer)
 			t->pause_ns = 0;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# lab: --clock real --cpus 4 --nics 2:igb --package ethtool --package util-linux --timeout 200s
+# lab: --clock real --cpus 4 --nics 2:igb --package ethtool --timeout 200s
 # beside: others
 #
 # A card whose transmit queue has a NAPI instance of its own (igb with one queue): what the card has sent is seen to in the
@@ -11,22 +11,15 @@
 
 PINGS=300
 
-net_up
-ethtool -L eth0 combined 1 || lab_fail "ethtool"
-ip netns exec tester ethtool -L eth1 combined 1 || lab_fail "ethtool"
-lab_wait_for 30 net_carrier
-kbp_start
-# irqs NAME: of that name, or beginning with it.
+# irqs NAME: the interrupts whose names begin so.
 irqs() { awk -v name="$1" 'index($NF, name) == 1 { sub(":", "", $1); print $1 }' /proc/interrupts; }
-[ -n "$(irqs eth0-tx-0)" ] || lab_fail "the transmit queue has no interrupt of its own: $(grep eth0 /proc/interrupts)"
-echo "$NET_CPU" > "/proc/irq/$(irqs eth0-tx-0)/smp_affinity_list"
-for irq in $(irqs eth1); do
-	echo 0 > "/proc/irq/$irq/smp_affinity_list"
-done
 
+# Those of the transmit queue that came to the poller's CPU.
 transmit_interrupts() {
 	awk -v column=$((NET_CPU + 2)) '$NF == "eth0-tx-0" { print $column }' /proc/interrupts
 }
+
+is_asleep() { kbp show --json | grep -q '"mode_active":"sleep"'; }
 
 # replies CLASS: sets $normals to the polls of class normal, and $sent to the transmit queue's interrupts, of some pings.
 replies() {
@@ -41,7 +34,16 @@ replies() {
 	[ "$sent" -ge $((PINGS / 2)) ] || lab_fail "the replies' interrupts come elsewhere"
 }
 
-is_asleep() { kbp show --json | grep -q '"mode_active":"sleep"'; }
+net_up
+ethtool -L eth0 combined 1 || lab_fail "ethtool"
+ip netns exec tester ethtool -L eth1 combined 1 || lab_fail "ethtool"
+lab_wait_for 30 net_carrier
+kbp_start
+[ -n "$(irqs eth0-tx-0)" ] || lab_fail "the transmit queue has no interrupt of its own: $(grep eth0 /proc/interrupts)"
+echo "$NET_CPU" > "/proc/irq/$(irqs eth0-tx-0)/smp_affinity_list"
+for irq in $(irqs eth1); do
+	echo 0 > "/proc/irq/$irq/smp_affinity_list"
+done
 
 replies rt
 [ "$normals" -le $((PINGS / 10)) ] || lab_fail "what a card of class rt has sent is of class normal"
