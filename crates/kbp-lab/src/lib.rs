@@ -27,6 +27,7 @@ mod command;
 mod config;
 mod cpio;
 mod disk;
+mod emulator;
 mod error;
 mod hostcpu;
 mod initramfs;

@@ -345,6 +345,10 @@ fn place(model: &str, index: u32) -> u32 {
 pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
     // A panic ends the machine at once, and an oops is a panic: a damaged guest must not go on to a result.
     let mut line = String::from("console=ttyS0 oops=panic panic=-1 quiet random.trust_cpu=on");
+    // More than `quiet`: warnings come with where they are from.
+    line.push_str(" loglevel=5");
+    // A CPU that waits for another one in vain says so in half a minute, and where all are (see `emulator`).
+    line.push_str(" softlockup_panic=1 softlockup_all_cpu_backtrace=1");
     // All clocks' time stamp counters are the same on all CPUs; without this the kernel would distrust them.
     line.push_str(" tsc=reliable");
     if clock.counts_instructions() {

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cache::Cache;
 use crate::clock::{Clock, TurnCheck, BACK_NS_LIMIT};
+use crate::emulator;
 use crate::error::{tail, Error, IoContext, Result};
 use crate::machine::{init_seen, Console, Event, Machine, Start};
 use crate::payload::GuestFile;
@@ -579,6 +580,10 @@ fn lost_with_words(verdict: Verdict, machine: &Machine, console: &str) -> Verdic
     if !complaints.is_empty() {
         reason.push_str("; QEMU says: ");
         reason.push_str(&tail(&complaints, 3));
+    }
+    if let Some(fault) = emulator::fault(console, &complaints) {
+        reason.push_str("; ");
+        reason.push_str(&fault);
     }
     Verdict::Lost {
         reason,
