@@ -88,6 +88,8 @@ for kind in bridge-netfilter container nic; do
 		kill -KILL "$pid" 2> /dev/null
 		wait "$pid" 2> /dev/null
 		kbp topo show "topo-$kind" | grep 'not complete' || echo "$kind was complete"
+		# It may have been writing what it remembers.
+		: > "/run/kbp-topo/topo-$kind.new"
 		kbp topo del "topo-$kind" || lab_fail "del after $delay s"
 		nothing_left
 	done

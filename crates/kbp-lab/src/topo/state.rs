@@ -19,6 +19,8 @@ use super::step::{Plan, Step};
 
 /// The folder of the files.
 const DIRECTORY: &str = "/run/kbp-topo";
+/// How a file's name ends while it is being written.
+const UNFINISHED: &str = "new";
 /// The form of the files. A change that an older program would misread raises it.
 const VERSION: u32 = 1;
 /// How long to wait for another process that adds or removes a topology.
@@ -55,7 +57,7 @@ impl State {
     /// Writes the file, whole or not at all.
     pub(super) fn write(&self) -> Result<()> {
         let path = file(self.name());
-        let temporary = path.with_extension("new");
+        let temporary = path.with_extension(UNFINISHED);
         let failed = || Error::sys(format!("write {}", path.display()));
         let text =
             serde_json::to_vec(self).map_err(|error| failed()(std::io::Error::from(error)))?;
@@ -130,8 +132,12 @@ pub(super) fn lock(name: &str, interrupted: &dyn Fn() -> bool) -> Result<Flock<F
     }
 }
 
-/// Of a topology of an earlier boot only files are left, if `/run` is on a disk.
+/// Removes what nobody needs any more, under the lock: what was being written when its writer was killed, and of a
+/// topology of an earlier boot the files, which is all that is left if `/run` is on a disk.
 fn sweep() -> Result<()> {
+    for path in files(UNFINISHED)? {
+        fs::remove_file(&path).map_err(Error::sys(format!("remove {}", path.display())))?;
+    }
     let boot = boot()?;
     for state in read_all()?.iter().filter(|state| state.boot != boot) {
         for step in &state.plan.steps {
@@ -186,19 +192,27 @@ pub(super) fn all() -> Result<Vec<State>> {
     Ok(states)
 }
 
-fn read_all() -> Result<Vec<State>> {
+/// The remembered files whose names end so.
+fn files(extension: &str) -> Result<Vec<PathBuf>> {
     let failed = || Error::sys(format!("read {DIRECTORY}"));
     let entries = match fs::read_dir(DIRECTORY) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed()(error)),
     };
-    let mut states = Vec::new();
+    let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed())?.path();
-        if path.extension().is_none_or(|end| end != "json") {
-            continue;
+        if path.extension().is_some_and(|end| end == extension) {
+            paths.push(path);
         }
+    }
+    Ok(paths)
+}
+
+fn read_all() -> Result<Vec<State>> {
+    let mut states = Vec::new();
+    for path in files("json")? {
         match fs::read(&path) {
             Ok(text) => states.push(parse(&path, &text)?),
             // Removed since the folder was read.
