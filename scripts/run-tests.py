@@ -34,6 +34,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -53,18 +54,20 @@ report = threading.Lock()
 
 @dataclass
 class Tally:
-    """How many tests had which end, and the names of those that failed."""
+    """How many tests had which end, and the names of those that failed or ran twice."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     failures: list = field(default_factory=list)
+    repeated: list = field(default_factory=list)
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
         self.failures += other.failures
+        self.repeated += other.repeated
 
     def __str__(self):
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -178,13 +181,17 @@ def is_emulators_fault(code, text):
     return code == EXIT_LOST and "; QEMU's own fault: " in text
 
 
-def run_lab_test(script, kernel, out):
+def run_lab_test(script, kernel, out, tally):
     """Run one lab test, and once more where QEMU is to blame (crates/kbp-lab/src/emulator.rs says for what)."""
     code, text = run_lab_test_once(script, kernel, out)
     if not is_emulators_fault(code, text):
         return code, text
+    lost = out.with_name(f"{out.name}-lost")
+    shutil.rmtree(lost, ignore_errors=True)
+    shutil.copytree(out, lost)
     with report:
         print(f"again {kernel} {script.name}: {text.splitlines()[-1].strip()}", flush=True)
+        tally.add(Tally(repeated=[f"{kernel} {script.name}: see {lost / 'log'}"]))
     return run_lab_test_once(script, kernel, out)
 
 
@@ -265,7 +272,7 @@ def tested(script, kernel, skips, tally):
     """Run one lab test, say how it ended, and count it."""
     out = ROOT / "out/tests" / kernel / script.stem
     start = time.monotonic()
-    code, text = run_lab_test(script, kernel, out)
+    code, text = run_lab_test(script, kernel, out, tally)
     word, reason = judge(code, text, script.name, kernel, skips)
     missing = [step for step in header(script, "steps").split() if f"DONE: {step}" not in text.split("\n")]
     if word == "ok" and missing:
@@ -443,6 +450,8 @@ def main(arguments):
         tally.add(every_kernel(options.kernel or listed_kernels(), options.test, options.wide))
     if "packages" in options.suites:
         tally.add(packages(options.test))
+    for repeated in tally.repeated:
+        print(f"ran twice: {repeated}")
     for failure in tally.failures:
         print(f"failed: {failure}")
     print(tally)

@@ -57,6 +57,7 @@ torture() {
 	mapfile -t rate < <(rate_of "$kernel")
 	mkdir -p "$out/$kernel"
 	"$kbp" lab run lab/torture.sh --kernel "$kernel" --clock real --cpus 4 --nics 2 "${settings[@]}" \
+		--append softlockup_panic=0 \
 		--module kmod --module lab/modules/otherpatch --module lab/modules/testfreq --module lab/modules/testidle \
 		--file "$kbp:/usr/bin/kbp" \
 		--file "${kbp%/*}/kbp-torture:/usr/bin/kbp-torture" --timeout "$(timeout_of)" --out "$out/$kernel" \

@@ -4,6 +4,7 @@
 import contextlib
 import io
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -62,14 +63,21 @@ class Lab(unittest.TestCase):
             self.assertEqual(run_tests.judge(code, text, "a.sh", "6.1", self.SKIPS)[0], word)
 
     def test_only_a_fault_of_the_emulator_is_repeated(self):
-        fault = "lab: the machine was lost: Kernel panic - not syncing: a; QEMU's own fault: an assertion (boot 1 s)"
+        source = (run_tests.ROOT / "crates/kbp-lab/src/emulator.rs").read_text()
+        words = re.search(r'OWN_FAULT: &str = "(.+)";', source)[1]
+        fault = f"lab: the machine was lost: Kernel panic - not syncing: a; {words}an assertion (boot 1 s)"
         panic = "lab: the machine was lost, which is no result: it ended without a result"
         quiet = contextlib.redirect_stdout(io.StringIO())
         for code, text, runs in ((70, fault, 2), (70, panic, 1), (1, fault, 1), (0, "", 1)):
-            once = unittest.mock.Mock(return_value=(code, text))
-            with unittest.mock.patch.object(run_tests, "run_lab_test_once", once), quiet:
-                self.assertEqual(run_tests.run_lab_test(pathlib.Path("a.sh"), "6.1", pathlib.Path("o")), (code, text))
-            self.assertEqual(once.call_count, runs, text)
+            once, tally = unittest.mock.Mock(return_value=(code, text)), run_tests.Tally()
+            with tempfile.TemporaryDirectory() as folder, quiet:
+                out = pathlib.Path(folder) / "a"
+                out.mkdir()
+                (out / "log").write_text(text)
+                with unittest.mock.patch.object(run_tests, "run_lab_test_once", once):
+                    self.assertEqual(run_tests.run_lab_test(pathlib.Path("a.sh"), "6.1", out, tally), (code, text))
+                self.assertEqual((pathlib.Path(folder) / "a-lost/log").exists(), runs == 2, text)
+            self.assertEqual((once.call_count, len(tally.repeated)), (runs, runs - 1), text)
 
     def test_a_skip_has_to_be_listed(self):
         word, reason = run_tests.judge(4, "SKIP: no tracer", "b.sh", "6.1", self.SKIPS)
@@ -87,7 +95,7 @@ class Lab(unittest.TestCase):
         """Every test runs once, none beside one that has to be alone, and each is counted."""
         running, alone, done = set(), [], []
 
-        def run(script, kernel, out):
+        def run(script, kernel, out, _tally):
             running.add(script)
             time.sleep(0.02)
             if run_tests.is_alone(script):
@@ -188,7 +196,7 @@ class Kernels(unittest.TestCase):
             tally.add(run_tests.Tally(passed=1))
             return True
 
-        def run(_script, kernel, out):
+        def run(_script, kernel, out, _tally):
             release, code, text = outcomes[kernel]
             out.mkdir(parents=True)
             (out / "machine.json").write_text(f'{{"kernel": "{release}", "kernel_package": "1"}}')

@@ -22,7 +22,7 @@ pub const EXIT_PASS: u8 = 0;
 pub const EXIT_FAIL: u8 = 1;
 /// The test skipped, as listed in `kernels.toml`.
 pub const EXIT_SKIP: u8 = 4;
-/// The machine was lost: a panic, or QEMU died. Says nothing about the test.
+/// The machine was lost: a panic (an oops or a soft lockup, too), or QEMU died. Says nothing about the test.
 pub const EXIT_LOST: u8 = 70;
 /// The script ran longer than its time limit.
 pub const EXIT_TIMED_OUT: u8 = 71;

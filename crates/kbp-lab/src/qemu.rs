@@ -345,10 +345,12 @@ fn place(model: &str, index: u32) -> u32 {
 pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
     // A panic ends the machine at once, and an oops is a panic: a damaged guest must not go on to a result.
     let mut line = String::from("console=ttyS0 oops=panic panic=-1 quiet random.trust_cpu=on");
-    // More than `quiet`: warnings come with where they are from.
-    line.push_str(" loglevel=5");
-    // A CPU that waits for another one in vain says so in half a minute, and where all are (see `emulator`).
-    line.push_str(" softlockup_panic=1 softlockup_all_cpu_backtrace=1");
+    // Overrides the level of `quiet`, which stays for a whole system's own messages: warnings come with where they are from.
+    line.push_str(" loglevel=5 softlockup_all_cpu_backtrace=1");
+    if !clock.counts_instructions() {
+        // A CPU that waits in vain for one that QEMU has lost ends the machine in half a minute (see `emulator`).
+        line.push_str(" softlockup_panic=1");
+    }
     // All clocks' time stamp counters are the same on all CPUs; without this the kernel would distrust them.
     line.push_str(" tsc=reliable");
     if clock.counts_instructions() {
@@ -487,5 +489,10 @@ mod tests {
     fn the_callers_words_come_last() {
         assert!(cmdline(Clock::Real, "isolcpus=2").ends_with(" isolcpus=2"));
         assert!(cmdline(Clock::Virtual, "").contains("oops=panic panic=-1"));
+        // The later one counts.
+        let words = cmdline(Clock::Real, "");
+        assert!(words.find(" quiet") < words.find(" loglevel=5"), "{words}");
+        assert!(words.contains("softlockup_panic=1"));
+        assert!(!cmdline(Clock::Virtual, "").contains("softlockup_panic"));
     }
 }

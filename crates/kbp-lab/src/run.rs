@@ -142,6 +142,13 @@ pub(crate) struct Record {
     pub verdict: Option<Verdict>,
 }
 
+impl Record {
+    /// Whether QEMU emulates each CPU, in a thread of its own.
+    fn in_threads(&self) -> bool {
+        self.accelerator == Accelerator::Tcg && self.clock == Clock::Real
+    }
+}
+
 /// A machine and its job, ready to go.
 pub(crate) struct Job<'a> {
     pub cache: &'a Cache,
@@ -225,7 +232,7 @@ impl Job<'_> {
             Some(lost) => lost,
             None => verdict,
         };
-        let verdict = lost_with_words(verdict, &machine, &console);
+        let verdict = lost_with_words(verdict, &machine, &console, self.record.in_threads());
         if let (Some(unpacked), Verdict::Pass | Verdict::Skip) = (unpacked, &verdict) {
             unpacked
                 .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
@@ -279,7 +286,10 @@ impl Job<'_> {
                     reason,
                     init_ran: true,
                 };
-                Ok(Err((lost_with_words(verdict, &machine, &text), text)))
+                Ok(Err((
+                    lost_with_words(verdict, &machine, &text, self.record.in_threads()),
+                    text,
+                )))
             }
         }
     }
@@ -367,6 +377,7 @@ impl Job<'_> {
                 },
                 &machine,
                 &text,
+                self.record.in_threads(),
             );
             return Ok(Err((verdict, text)));
         }
@@ -561,7 +572,12 @@ fn not_down(is_down: bool, console: &str) -> Option<Verdict> {
 }
 
 /// Adds to a lost machine's verdict what console and QEMU said.
-fn lost_with_words(verdict: Verdict, machine: &Machine, console: &str) -> Verdict {
+fn lost_with_words(
+    verdict: Verdict,
+    machine: &Machine,
+    console: &str,
+    in_threads: bool,
+) -> Verdict {
     let Verdict::Lost {
         mut reason,
         init_ran,
@@ -581,7 +597,7 @@ fn lost_with_words(verdict: Verdict, machine: &Machine, console: &str) -> Verdic
         reason.push_str("; QEMU says: ");
         reason.push_str(&tail(&complaints, 3));
     }
-    if let Some(fault) = emulator::fault(console, &complaints) {
+    if let Some(fault) = emulator::fault(console, &complaints, in_threads) {
         reason.push_str("; ");
         reason.push_str(&fault);
     }
