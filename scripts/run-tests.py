@@ -191,7 +191,7 @@ def run_lab_test(script, kernel, out, tally):
     shutil.copytree(out, lost)
     with report:
         print(f"again {kernel} {script.name}: {text.splitlines()[-1].strip()}", flush=True)
-        tally.add(Tally(repeated=[f"{kernel} {script.name}: see {lost / 'log'}"]))
+        tally.add(Tally(repeated=[f"{kernel} {script.name}: see {os.path.relpath(lost / 'log', ROOT)}"]))
     return run_lab_test_once(script, kernel, out)
 
 

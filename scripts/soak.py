@@ -66,7 +66,8 @@ def run_part(args, number, kernel):
         args.kbp, "lab", "run", "lab/soak.sh", "--kernel", kernel, "--clock", "real",
         "--cpus", "4", "--nics", "2", "--module", "kmod", "--file", f"{args.kbp}:/usr/bin/kbp",
         # What a busy host does to an idle CPU is for the part to say.
-        "--append", "softlockup_panic=0", "--package", "util-linux", "--timeout", f"{2 * seconds + MARGIN_S}s", "--out", str(folder),
+        "--append", "softlockup_panic=0",
+        "--package", "util-linux", "--timeout", f"{2 * seconds + MARGIN_S}s", "--out", str(folder),
         "--", str(seconds), str(seed),
     ]
     with open(folder / "log.txt", "w", encoding="utf-8") as log:

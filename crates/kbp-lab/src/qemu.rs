@@ -347,10 +347,6 @@ pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
     let mut line = String::from("console=ttyS0 oops=panic panic=-1 quiet random.trust_cpu=on");
     // Overrides the level of `quiet`, which stays for a whole system's own messages: warnings come with where they are from.
     line.push_str(" loglevel=5 softlockup_all_cpu_backtrace=1");
-    if !clock.counts_instructions() {
-        // A CPU that waits in vain for one that QEMU has lost ends the machine in half a minute (see `emulator`).
-        line.push_str(" softlockup_panic=1");
-    }
     // All clocks' time stamp counters are the same on all CPUs; without this the kernel would distrust them.
     line.push_str(" tsc=reliable");
     if clock.counts_instructions() {
@@ -358,6 +354,9 @@ pub(crate) fn cmdline(clock: Clock, append: &str) -> String {
         line.push_str(" tsc_early_khz=1000000 no_timer_check");
         // The lab's helper masks the interrupt of the timer that ends turns, in a device that the kernel has claimed.
         line.push_str(" iomem=relaxed");
+    } else {
+        // A CPU that waits in vain for one that QEMU has lost ends the machine in half a minute (see `emulator`).
+        line.push_str(" softlockup_panic=1");
     }
     // Otherwise each CPU's start waits 10 ms for hardware of the last century.
     line.push_str(" cpu_init_udelay=0");

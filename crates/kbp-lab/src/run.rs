@@ -232,7 +232,7 @@ impl Job<'_> {
             Some(lost) => lost,
             None => verdict,
         };
-        let verdict = lost_with_words(verdict, &machine, &console, self.record.in_threads());
+        let verdict = self.lost_with_words(verdict, &machine, &console);
         if let (Some(unpacked), Verdict::Pass | Verdict::Skip) = (unpacked, &verdict) {
             unpacked
                 .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
@@ -286,10 +286,7 @@ impl Job<'_> {
                     reason,
                     init_ran: true,
                 };
-                Ok(Err((
-                    lost_with_words(verdict, &machine, &text, self.record.in_threads()),
-                    text,
-                )))
+                Ok(Err((self.lost_with_words(verdict, &machine, &text), text)))
             }
         }
     }
@@ -370,16 +367,46 @@ impl Job<'_> {
                 }
             };
             let text = machine.end();
-            let verdict = lost_with_words(
+            let verdict = self.lost_with_words(
                 Verdict::Lost {
                     reason,
                     init_ran: false,
                 },
                 &machine,
                 &text,
-                self.record.in_threads(),
             );
             return Ok(Err((verdict, text)));
+        }
+    }
+
+    /// Adds to a lost machine's verdict what console and QEMU said.
+    fn lost_with_words(&self, verdict: Verdict, machine: &Machine, console: &str) -> Verdict {
+        let Verdict::Lost {
+            mut reason,
+            init_ran,
+        } = verdict
+        else {
+            return verdict;
+        };
+        let said = console
+            .lines()
+            .find(|line| line.contains("Kernel panic") || line.starts_with("kbp-lab: the"));
+        if let Some(line) = said {
+            reason.push_str(": ");
+            reason.push_str(line.trim());
+        }
+        let complaints = machine.complaints();
+        if !complaints.is_empty() {
+            reason.push_str("; QEMU says: ");
+            reason.push_str(&tail(&complaints, 3));
+        }
+        if let Some(fault) = emulator::fault(console, &complaints, self.record.in_threads()) {
+            reason.push_str("; ");
+            reason.push_str(&fault);
+        }
+        Verdict::Lost {
+            reason,
+            init_ran: init_ran || init_seen(console),
         }
     }
 
@@ -569,42 +596,6 @@ fn not_down(is_down: bool, console: &str) -> Option<Verdict> {
         reason,
         init_ran: true,
     })
-}
-
-/// Adds to a lost machine's verdict what console and QEMU said.
-fn lost_with_words(
-    verdict: Verdict,
-    machine: &Machine,
-    console: &str,
-    in_threads: bool,
-) -> Verdict {
-    let Verdict::Lost {
-        mut reason,
-        init_ran,
-    } = verdict
-    else {
-        return verdict;
-    };
-    let said = console
-        .lines()
-        .find(|line| line.contains("Kernel panic") || line.starts_with("kbp-lab: the"));
-    if let Some(line) = said {
-        reason.push_str(": ");
-        reason.push_str(line.trim());
-    }
-    let complaints = machine.complaints();
-    if !complaints.is_empty() {
-        reason.push_str("; QEMU says: ");
-        reason.push_str(&tail(&complaints, 3));
-    }
-    if let Some(fault) = emulator::fault(console, &complaints, in_threads) {
-        reason.push_str("; ");
-        reason.push_str(&fault);
-    }
-    Verdict::Lost {
-        reason,
-        init_ran: init_ran || init_seen(console),
-    }
 }
 
 /// The script's path in the guest: it has to lie in the lab's folder.
