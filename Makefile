@@ -197,6 +197,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
 	scripts/uapi-gen.py --check
+	scripts/lint-cargo.sh
 	scripts/lint-c.py
 	scripts/lint-text.py
 	scripts/lint-size.py
