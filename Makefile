@@ -55,7 +55,7 @@ setup-test:
 	@scripts/setup.sh test
 
 build: setup
-	cargo build --release --workspace
+	cargo build --release --workspace $(CARGO_TARGETS)
 
 DEMO	= $(OUT)/demo
 
@@ -124,6 +124,8 @@ budget: build
 energy:
 	$(MAKE) bench STUDY=energy RESULTS=$(RESULTS)/energy
 
+# The unit tests are compiled while the product is, not after its last crate.
+test: CARGO_TARGETS = --all-targets
 test: build setup-test
 	scripts/run-tests.py host lab --kernel $(KERNEL)
 
