@@ -40,7 +40,7 @@ help:
 	@echo 'make soak           traffic in all modes for HOURS=12 on: $(SOAK_KERNELS); goes on where it was; writes docs/results/soak.md'
 	@echo 'make lab-qemu       build the QEMU of the parallel clock, once, some ten minutes; studies on that clock do it'
 	@echo 'make lab-debug-kernel  build the kernel with lockdep, KASAN and others, once, 20 minutes or more'
-	@echo 'make lint           format, clippy, generated files, style of C, shell and text, sizes'
+	@echo 'make lint           format, clippy, features of libraries, generated files, style of C, shell and text, sizes'
 	@echo 'make lint-kmod      build the module with W=1 and sparse, warnings as errors'
 	@echo 'make deb            Debian packages: kbp, and kbp-dkms with the sources of the module: $(OUT)/deb/*.deb'
 	@echo 'make man            manual pages of kbp and its commands: $(OUT)/man/*.1'
@@ -53,6 +53,9 @@ setup:
 
 setup-test:
 	@scripts/setup.sh test
+
+# What cargo builds besides the product.
+CARGO_TARGETS =
 
 build: setup
 	cargo build --release --workspace $(CARGO_TARGETS)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# What the tests need of a library's features, the product's own dependencies have: where they differ, cargo compiles that
-# library and every crate that uses it once for the product and once more for its tests.
+# What the tests need of a library's features, the product's own dependencies have: where they differ, cargo compiles
+# that library and every crate that uses it once for the product and once more for its tests.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,6 +13,7 @@ trap 'rm -r "$libraries"' EXIT
 features() {
 	cargo tree --locked --quiet --workspace --prefix none --format '{p} {f}' --edges "$1" > "$2.tree"
 	sed 's/ (\*)$//' "$2.tree" | LC_ALL=C sort -u > "$2"
+	[ -s "$2" ]
 }
 
 features normal,build "$libraries/product"
@@ -20,7 +21,7 @@ features normal,build,dev "$libraries/tests"
 # A library of the tests alone is compiled once.
 LC_ALL=C comm -13 "$libraries/product" "$libraries/tests" > "$libraries/more"
 while read -r name version features; do
-	if grep -q "^$name $version" "$libraries/product"; then
+	if grep -qF "$name $version " "$libraries/product"; then
 		echo "Cargo.toml: only with the tests $name has the features $features:" \
 			"name them among the dependencies of the crate whose tests need them" >&2
 		failed=1
