@@ -13,7 +13,10 @@ trap 'rm -r "$libraries"' EXIT
 features() {
 	cargo tree --locked --quiet --workspace --prefix none --format '{p} {f}' --edges "$1" > "$2.tree"
 	sed 's/ (\*)$//' "$2.tree" | LC_ALL=C sort -u > "$2"
-	[ -s "$2" ]
+	[ -s "$2" ] || {
+		echo "cargo tree names no library" >&2
+		exit 1
+	}
 }
 
 features normal,build "$libraries/product"
