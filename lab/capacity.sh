@@ -11,8 +11,9 @@
 #     lab/capacity.sh budgets [ROUNDS [SECONDS_OF_ROW [BUDGET...]]]    `make budget`: class normal, budgets from 64 to 1
 #
 # Every frame that was sent has to be there in the end. `modes` fails where a mode that sleeps carries less than 0.954 of
-# what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than 0.98
-# of what softirq does: a round of a poller costs more than one of softirq, some thousandths of a full poll of long frames.
+# what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than 0.995
+# of what softirq does. Where nothing of a frame is used again both take as many instructions, and rows of a second differ by
+# some thousandths.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -20,7 +21,7 @@
 
 STUDY=${1:-modes}
 ROUNDS=${2:-2}
-ROW_SECONDS=${3:-0.2}
+ROW_SECONDS=${3:-1}
 BUDGETS=64\ 16\ 8\ 4\ 2\ 1
 if [ $# -gt 3 ]; then
 	shift 3
@@ -117,7 +118,7 @@ modes() {
 				busy = sum[size, "busy"] / rows[size, "busy"]
 				printf "%s bytes, %s: %.0f frames/s, %.3f of busy\n", size, name, rate, rate / busy
 				if (name != "softirq")
-					bad += rate < 0.954 * busy || rate < 0.98 * sum[size, "softirq"] / rows[size, "softirq"]
+					bad += rate < 0.954 * busy || rate < 0.995 * sum[size, "softirq"] / rows[size, "softirq"]
 			}
 		exit bad > 0
 	}' /run/rows > /run/ratios
@@ -126,6 +127,9 @@ modes() {
 }
 
 circle_init
+# Whether the allocator keeps a slab when its last packet head is freed, or gives it back and has the next one zeroed, hangs
+# on how the frames lie in the rings when a row begins: that luck would be in every row. So it keeps them all.
+echo 1000 > /sys/kernel/slab/skbuff_head_cache/min_partial || lab_fail "the allocator of packet heads takes no min_partial"
 for card in $CARDS; do
 	ip link set "$card" up
 done
@@ -141,5 +145,5 @@ esac
 cp /run/rows "$OUT/rows"
 lab_quickly kbp unload > /dev/null || lab_fail "unload"
 lab_dmesg_clean
-[ "$carried" = 0 ] || lab_fail "a mode carries less than 0.954 of busy, or than 0.98 of softirq"
+[ "$carried" = 0 ] || lab_fail "a mode carries less than 0.954 of busy, or than 0.995 of softirq"
 lab_pass

@@ -118,6 +118,19 @@ static inline void kbp_defer_free_flush(void)
 }
 #endif
 
+/*
+ * Has the slab allocator for each CPU an array of what that has freed last (sheaves), in
+ * place of slabs of which it has some (CPU partial slabs)?
+ */
+static inline bool kbp_slab_has_sheaves(void)
+{
+#ifdef KBP_HAVE_SHEAVES
+	return !IS_ENABLED(CONFIG_SLUB_CPU_PARTIAL);
+#else
+	return false;
+#endif
+}
+
 /* The work of the softirq NET_TX. The caller has cleared its pending bit. BH off, interrupts on. */
 #ifdef KBP_HAVE_SOFTIRQ_NO_ARGUMENT
 void net_tx_action(void);

@@ -32,3 +32,5 @@ kbp-compat-y += $(call kbp-probe,MODULE_MEM,linux/module.h,struct module_memory[
 kbp-compat-y += $(call kbp-probe,HRTIMER_SETUP,linux/hrtimer.h,void hrtimer_setup\b)
 # 6.12: rcu_momentary_eqs(), rcu_momentary_dyntick_idle() before; Debian's 6.1.190 has the new name, 6.1.187 the old one
 kbp-compat-y += $(call kbp-probe,RCU_MOMENTARY_EQS,linux/rcutree.h,rcu_momentary_eqs)
+# 6.18: arrays of what a CPU has freed; since 7.0 for all slabs, and CONFIG_SLUB_CPU_PARTIAL has gone
+kbp-compat-y += $(call kbp-probe,SHEAVES,linux/slab.h,sheaf_capacity)

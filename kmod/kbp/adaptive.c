@@ -34,6 +34,7 @@ struct kbp_adaptive {
 	u64 decided_ns;		/* until then nothing changes, unless packets come */
 	bool overslept;		/* it was due when it could not be claimed */
 	bool timed;		/* its time has come, and it was not polled since */
+	bool waited;		/* for packets, in or after a poll, since the last step */
 	u64 waited_ns;		/* packets that this poll finds, before looked_ns */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
@@ -206,6 +207,7 @@ static void kbp_adaptive_aim(struct kbp_poller *p, struct kbp_adaptive *s)
 	p->planners = kbp_adaptive_planners(p, s, &sharers);
 	p->planned = jiffies;
 	s->planned = jiffies;
+	s->waited = false;
 	s->window.goal = kbp_window_aim(&s->knobs, &p->wake_cost, sharers);
 	s->window.goal.fixed_ns = (u64)READ_ONCE(kbp_window_us) * NSEC_PER_USEC;
 }
@@ -265,6 +267,9 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	if (next.poll && !may_poll)
 		next = (struct kbp_window_next) { .sleep_ns = 1 };
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
+	/* The poller looks, before its next round, when it has to be awake. */
+	if (s->due_ns)
+		a->poller->due_ns = s->due_ns;
 	s->ahead_ns = next.ahead_ns;
 	s->decided_ns = next.poll ? now_ns + next.poll_ns :
 			s->due_ns ? s->due_ns : U64_MAX;
@@ -366,13 +371,16 @@ u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns)
  * @n: its instance; p->cur or its hold keeps it from being freed
  * @work: packets
  * @held: its interrupt was masked, and is
+ * @more: there may be more packets; false: it found none, or all that there were
  */
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
-			 const struct napi_struct *n, int work, bool held)
+			 const struct napi_struct *n, int work, bool held,
+			 bool more)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	u64 now_ns = ktime_get_ns(), gap_ns;
 
+	s->waited |= !more;
 	if (work) {
 		/* They came ->waited_ns before this poll began. The first end no gap. */
 		if (s->found_ns) {
@@ -403,10 +411,11 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 		kbp_adaptive_decide(a, n, now_ns, work || held);
 	/*
 	 * A step begins after packets: the next are a gap away, or have come already. It
-	 * goes on in empty polls, too: of each, a packet waits for one piece.
+	 * goes on in empty polls, too: of each, a packet waits for one piece. Where each
+	 * poll finds packets nothing is waited for, and there is nothing to plan.
 	 */
 	if (kbp_window_is_planning(&s->window) ||
-	    (work && kbp_adaptive_may_plan(p, s)))
+	    (work && s->waited && kbp_adaptive_may_plan(p, s)))
 		kbp_adaptive_plan(p, s);
 }
 

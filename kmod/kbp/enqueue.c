@@ -99,6 +99,21 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
 		kbp_count(&p->stats, normal_overdue, 1);
 }
 
+/*
+ * Does an instance only send for the card that is attached and polled just now, and send
+ * what that poll receives? Then it is polled next: what it frees is received into. Each
+ * of these costs a poll of the attached one, so nobody waits for ever.
+ */
+static bool kbp_sends_for_cur(const struct kbp_poller *p,
+			      const struct napi_struct *n,
+			      const struct kbp_napi *a,
+			      enum kbp_poll_class class)
+{
+	return !a && class == KBP_POLL_CLASS_RT && p->cur &&
+	       p->cur->dev == n->dev && kbp_napi_lookup(p->cur) &&
+	       kbp_napi_only_sends(n);
+}
+
 /**
  * kbp_put() - put an instance on a poller's list
  * @p: the poller
@@ -106,7 +121,9 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
  * @a: its attachment to this poller, or NULL
  * @class: whose list, of what is not attached
  *
- * Context: p->lock held, interrupts off.
+ * At its end, but for what only sends: see kbp_sends_for_cur().
+ *
+ * Context: p->lock held, interrupts off, RCU reader.
  */
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
 	     enum kbp_poll_class class)
@@ -117,7 +134,10 @@ void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
 		a->listed_ns = now_ns;
 		class = a->class;
 	}
-	list_add_tail(&n->poll_list, &p->todo[class]);
+	if (kbp_sends_for_cur(p, n, a, class))
+		list_add(&n->poll_list, &p->todo[class]);
+	else
+		list_add_tail(&n->poll_list, &p->todo[class]);
 	WRITE_ONCE(p->listed[class], p->listed[class] + 1);
 	kbp_wait_begin(p, n, now_ns);
 	kbp_list_owner_set(n, p->config.cpu);

@@ -210,7 +210,7 @@ struct kbp_poller {
 	unsigned long last_qs;		/* jiffies */
 	u64 bh_waits[KBP_WAITS];	/* for BH; PREEMPT_RT */
 	unsigned long irqs_seen;	/* of its CPU; PREEMPT_RT */
-	unsigned int spins;		/* empty rounds */
+	unsigned int spins;		/* rounds without a look between */
 	bool resting;			/* serves only class rt, in small budgets */
 	bool released;			/* rests, with the interrupts of all devices armed */
 	bool fifo;			/* runs as SCHED_FIFO now */
@@ -388,6 +388,7 @@ static inline bool kbp_is_relieved(const struct kbp_poller *p)
 void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 		    enum kbp_poll_class class, int work);
 int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a);
+int kbp_step_sent(struct kbp_poller *p, const struct net_device *dev);
 bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a);
 bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class, int *work);
 
@@ -397,6 +398,10 @@ bool kbp_round_rt(struct kbp_poller *p);
 bool kbp_lacks(const struct kbp_poller *p);
 void kbp_claim_all(struct kbp_poller *p);
 bool kbp_holds_rt(const struct kbp_poller *p);
+
+/* sent.c: what is left of sending */
+void kbp_serve_net_tx(struct kbp_poller *p);
+void kbp_free_sent(struct kbp_poller *p, bool all_polled);
 
 /* Is it served in mode adaptive, and not as in mode sleep, since nothing masks it? */
 static inline bool kbp_is_adaptive(const struct kbp_napi *a)
@@ -414,7 +419,8 @@ bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
 void kbp_adaptive_look(struct kbp_napi *a);
 u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
-			 const struct napi_struct *n, int work, bool held);
+			 const struct napi_struct *n, int work, bool held,
+			 bool more);
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p, u64 until_ns);
 void kbp_adaptive_tick(struct kbp_poller *p);

@@ -217,7 +217,7 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	else
 		kbp_count_poll(p, a, class, work);
 	if (a && a->adaptive)
-		kbp_adaptive_polled(p, a, n, work, false);
+		kbp_adaptive_polled(p, a, n, work, false, again);
 	kbp_done_todo(p, n, a, class, again);
 	return work;
 }
@@ -324,7 +324,7 @@ int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 		trace_kbp_poll(n, work, budget, true);
 		kbp_count_poll(p, a, a->class, work);
 		if (a->adaptive)
-			kbp_adaptive_polled(p, a, n, work, true);
+			kbp_adaptive_polled(p, a, n, work, true, work > 0);
 		kbp_look_for_interrupt(a, work);
 		/* Pairs with the cmpxchg() in kbp_unhold(). */
 		smp_store_release(&a->hold, KBP_HOLD_HELD);
@@ -378,6 +378,31 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 	WRITE_ONCE(a->hold, KBP_HOLD_POLLING);
 	p->cur = NULL;
 	raw_spin_unlock_irq(&p->lock);
+}
+
+/**
+ * kbp_step_sent() - see to what a held device of class rt has sent, if that is next
+ * @p: the poller
+ * @dev: the device, which has just been polled
+ *
+ * Where an instance of its own does that: what this frees, the next poll receives into.
+ *
+ * Return: polls, 0 or 1.
+ */
+int kbp_step_sent(struct kbp_poller *p, const struct net_device *dev)
+{
+	struct napi_struct *n;
+	int sent = 0;
+	bool next;
+
+	if (list_empty(&p->todo[KBP_POLL_CLASS_RT]))
+		return 0;
+	raw_spin_lock_irq(&p->lock);
+	n = list_first_entry_or_null(&p->todo[KBP_POLL_CLASS_RT],
+				     struct napi_struct, poll_list);
+	next = n && n->dev == dev && !kbp_napi_lookup(n);
+	raw_spin_unlock_irq(&p->lock);
+	return next && kbp_step_todo(p, KBP_POLL_CLASS_RT, &sent);
 }
 
 /**

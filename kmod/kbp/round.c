@@ -9,7 +9,6 @@
  * between, and others of the CPU who need BH wait for no more.
  */
 #include <linux/bottom_half.h>
-#include <linux/interrupt.h>
 #include <linux/rcupdate.h>
 #include <linux/rtnetlink.h>
 
@@ -54,39 +53,6 @@ static void kbp_bh_disable(struct kbp_poller *p)
 	WRITE_ONCE(p->bh_off, true);
 	if (IS_ENABLED(CONFIG_PREEMPT_RT))
 		p->bh_waits[kbp_wait_index(ktime_get_ns() - begin_ns)]++;
-}
-
-/*
- * What is left of sending: packets to be freed, queues that were full. Newer kernels
- * do that when BH is on again, older ones not while ksoftirqd is awake, and that
- * does not get on while a FIFO thread polls: senders would wait for their memory.
- * What it schedules is no next step of what is attached, see kbp_goes_on().
- */
-static void kbp_serve_net_tx(struct kbp_poller *p)
-{
-	bool serving = p->serving;
-
-	if (likely(!(local_softirq_pending() & BIT(NET_TX_SOFTIRQ))))
-		return;
-	local_irq_disable();
-	set_softirq_pending(local_softirq_pending() & ~BIT(NET_TX_SOFTIRQ));
-	local_irq_enable();
-	p->serving = false;
-	kbp_net_tx_action();
-	p->serving = serving;
-}
-
-/*
- * Free what has been sent before the next poll, and not at the end of many: the kernel
- * keeps the heads of the last 64 freed packets for the CPU to receive into. Queues wait
- * until then: each may send as much as a poll receives.
- */
-static void kbp_free_sent(struct kbp_poller *p)
-{
-	const struct softnet_data *sd = this_cpu_ptr(&softnet_data);
-
-	if (READ_ONCE(sd->completion_queue) && !READ_ONCE(sd->output_queue))
-		kbp_serve_net_tx(p);
 }
 
 static void kbp_bh_enable(struct kbp_poller *p)
@@ -150,7 +116,7 @@ static bool kbp_is_held_normal(const struct kbp_napi *a)
 static int kbp_turn_held_rt(struct kbp_poller *p)
 {
 	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
-	int work = 0, found, busy_polls = 0;
+	int work = 0, found, polls = 0;
 	u32 held_normals = 0;
 	struct kbp_napi *a;
 
@@ -166,12 +132,17 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 		work += found;
 		if (!found)
 			continue;
-		if (++busy_polls % KBP_BATCH_POLLS == 0)
+		polls += 1 + kbp_step_sent(p, a->dev);
+		if (polls < KBP_BATCH_POLLS) {
+			kbp_free_sent(p, false);
+		} else {
 			kbp_stretch_break(p);
-		else
-			kbp_free_sent(p);
+			polls = 0;
+		}
 	}
 	rcu_read_unlock();
+	if (polls)
+		kbp_free_sent(p, true);
 	p->wakeful = wakeful;
 	p->held_normals = held_normals;
 	return work;
@@ -187,7 +158,10 @@ static int kbp_turn_rt(struct kbp_poller *p)
 	/* Who rests looks at the clock after each, and has small ones. */
 	int polls, polls_max = p->resting ? 1 : KBP_BATCH_POLLS;
 	int budget = p->resting ? p->config.budget : NAPI_POLL_WEIGHT;
-	int work, found;
+	bool backlog = kbp_backlog_is_attached(p);
+	/* Of what was listed, so many are not polled yet. */
+	u32 unpolled = 0;
+	int work, found = 0;
 
 	p->serving = true;
 	work = kbp_turn_held_rt(p);
@@ -196,11 +170,15 @@ static int kbp_turn_rt(struct kbp_poller *p)
 	 * port and tunnel on its way: all of that before what is of class normal.
 	 */
 	for (polls = 0; polls < polls_max; polls++) {
-		found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, budget);
+		if (backlog)
+			found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, budget);
 		work += found;
+		if (!unpolled)
+			unpolled = READ_ONCE(p->listed[KBP_POLL_CLASS_RT]);
 		if (!kbp_step_todo(p, KBP_POLL_CLASS_RT, &work) && !found)
 			break;
-		kbp_free_sent(p);
+		unpolled -= unpolled > 0;
+		kbp_free_sent(p, !unpolled);
 	}
 	p->serving = false;
 	return work;

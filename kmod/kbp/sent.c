@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What is left of sending: packets that wait to be freed, queues that were full.
+ *
+ * The softirq NET_TX does that where no poller is. Context: the poller thread, BH off.
+ */
+#include <linux/interrupt.h>
+#include <linux/skbuff.h>
+
+#include "kbp.h"
+
+/* Room for data in what napi_alloc_skb() gives for short packets, bytes. */
+#define KBP_SHORT_ROOM		SKB_WITH_OVERHEAD(1024)
+
+/**
+ * kbp_serve_net_tx() - do what NET_TX was raised for
+ * @p: the poller
+ *
+ * Newer kernels do that when BH is on again, older ones not while ksoftirqd is awake,
+ * and that does not get on while a FIFO thread polls: senders would wait for their
+ * memory. What it schedules is no next step of what is attached, see kbp_goes_on().
+ */
+void kbp_serve_net_tx(struct kbp_poller *p)
+{
+	bool serving = p->serving;
+
+	if (likely(!(local_softirq_pending() & BIT(NET_TX_SOFTIRQ))))
+		return;
+	local_irq_disable();
+	set_softirq_pending(local_softirq_pending() & ~BIT(NET_TX_SOFTIRQ));
+	local_irq_enable();
+	p->serving = false;
+	kbp_net_tx_action();
+	p->serving = serving;
+}
+
+/*
+ * Will its head be one of those that the kernel keeps, and of packets that are received
+ * with such heads? A guess by what e1000e does: it copies what is short into one, and
+ * takes those of long packets from the allocator.
+ */
+static bool kbp_head_is_kept(const struct sk_buff *skb)
+{
+	return skb->fclone == SKB_FCLONE_UNAVAILABLE &&
+	       skb_end_offset(skb) <= KBP_SHORT_ROOM;
+}
+
+/* Does what was sent last give its memory to the next packets that are received? */
+static bool kbp_sent_is_used_again(const struct softnet_data *sd)
+{
+	bool again;
+
+	if (kbp_slab_has_sheaves())
+		return true;
+	/* An interrupt's message may be sent by netpoll, which frees what it finds. */
+	local_irq_disable();
+	again = sd->completion_queue && kbp_head_is_kept(sd->completion_queue);
+	local_irq_enable();
+	return again;
+}
+
+/**
+ * kbp_free_sent() - free what was sent, between two polls
+ * @p: the poller
+ * @all_polled: each instance of class rt was polled since the last call that said so
+ *
+ * The kernel keeps the heads (struct sk_buff) of the last packets that a CPU has freed
+ * and gives them to what is received. So packets with such heads are freed after each
+ * poll, before that many are freed that some go to the allocator. Others go there in any
+ * case: at once where it has sheaves, which keep them as well; where it has not, it is
+ * quicker with many, and they are freed when they would be in the stock path.
+ *
+ * Queues wait for the end of the stretch: each may send as much as a poll receives.
+ */
+void kbp_free_sent(struct kbp_poller *p, bool all_polled)
+{
+	const struct softnet_data *sd = this_cpu_ptr(&softnet_data);
+
+	if (!READ_ONCE(sd->completion_queue) || READ_ONCE(sd->output_queue))
+		return;
+	if (all_polled || kbp_sent_is_used_again(sd))
+		kbp_serve_net_tx(p);
+}
