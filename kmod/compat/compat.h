@@ -120,7 +120,8 @@ static inline void kbp_defer_free_flush(void)
 
 /*
  * Has the slab allocator for each CPU an array of what that has freed last (sheaves), in
- * place of slabs of which it has some (CPU partial slabs)?
+ * place of slabs of which it has some (CPU partial slabs)? A 6.18 or 6.19 that was built
+ * without those is taken for one that has.
  */
 static inline bool kbp_slab_has_sheaves(void)
 {

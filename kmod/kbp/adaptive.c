@@ -267,9 +267,6 @@ static void kbp_adaptive_decide(struct kbp_napi *a, const struct napi_struct *n,
 	if (next.poll && !may_poll)
 		next = (struct kbp_window_next) { .sleep_ns = 1 };
 	s->due_ns = next.sleep_ns ? now_ns + next.sleep_ns : 0;
-	/* The poller looks, before its next round, when it has to be awake. */
-	if (s->due_ns)
-		a->poller->due_ns = s->due_ns;
 	s->ahead_ns = next.ahead_ns;
 	s->decided_ns = next.poll ? now_ns + next.poll_ns :
 			s->due_ns ? s->due_ns : U64_MAX;

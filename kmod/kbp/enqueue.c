@@ -100,18 +100,23 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
 }
 
 /*
- * Does an instance only send for the card that is attached and polled just now, and send
- * what that poll receives? Then it is polled next: what it frees is received into. Each
- * of these costs a poll of the attached one, so nobody waits for ever.
+ * Is it of class rt without being attached, and its device one of class rt that is polled
+ * just now? Then it only sends, for packets that this poll receives if they go out where
+ * they came in, and is polled next: what it frees is received into. No device of class
+ * rt waits for ever: each that is let in comes behind a poll of one.
  */
 static bool kbp_sends_for_cur(const struct kbp_poller *p,
 			      const struct napi_struct *n,
 			      const struct kbp_napi *a,
 			      enum kbp_poll_class class)
 {
-	return !a && class == KBP_POLL_CLASS_RT && p->cur &&
-	       p->cur->dev == n->dev && kbp_napi_lookup(p->cur) &&
-	       kbp_napi_only_sends(n);
+	const struct kbp_napi *cur;
+
+	if (a || !p->cur || class == KBP_POLL_CLASS_NORMAL)
+		return false;
+	cur = kbp_napi_lookup(p->cur);
+	return cur && cur->poller == p && cur->class == KBP_POLL_CLASS_RT &&
+	       cur->dev == n->dev;
 }
 
 /**

@@ -210,7 +210,7 @@ struct kbp_poller {
 	unsigned long last_qs;		/* jiffies */
 	u64 bh_waits[KBP_WAITS];	/* for BH; PREEMPT_RT */
 	unsigned long irqs_seen;	/* of its CPU; PREEMPT_RT */
-	unsigned int spins;		/* rounds without a look between */
+	unsigned int spins;		/* empty rounds */
 	bool resting;			/* serves only class rt, in small budgets */
 	bool released;			/* rests, with the interrupts of all devices armed */
 	bool fifo;			/* runs as SCHED_FIFO now */

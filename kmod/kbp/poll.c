@@ -217,7 +217,7 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	else
 		kbp_count_poll(p, a, class, work);
 	if (a && a->adaptive)
-		kbp_adaptive_polled(p, a, n, work, false, again);
+		kbp_adaptive_polled(p, a, n, work, false, work == budget);
 	kbp_done_todo(p, n, a, class, again);
 	return work;
 }
@@ -381,11 +381,12 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 }
 
 /**
- * kbp_step_sent() - see to what a held device of class rt has sent, if that is next
+ * kbp_step_sent() - see to what a held device has sent, if that is next in class rt
  * @p: the poller
  * @dev: the device, which has just been polled
  *
- * Where an instance of its own does that: what this frees, the next poll receives into.
+ * Where an instance that is not attached does that, which can't become held: what this
+ * frees, the next poll receives into.
  *
  * Return: polls, 0 or 1.
  */

@@ -17,7 +17,7 @@
 
 #include "kbp.h"
 
-/* Rounds between two looks at all that is not a packet, in one jiffy. */
+/* Empty rounds between two looks at the clock, RCU and live patching. */
 #define KBP_SPINS_MAX		16
 
 DEFINE_MUTEX(kbp_mutex);
@@ -407,20 +407,16 @@ static void kbp_pause(struct kbp_poller *p, bool work)
 }
 
 /*
- * Nothing has changed since the last look: nobody else on this CPU, nothing that is due
- * at a set time, and still something that keeps it from sleeping, or after packets
- * something on a list. Then the next round follows at once; every KBP_SPINS_MAX rounds
- * we look all the same. Packets make rounds long: then once a jiffy, and after each
- * while it runs as FIFO, or lacks a device.
+ * Nothing has changed since the last look: no packet, nobody else on this CPU,
+ * nothing that is due at a set time, and still something that keeps it from
+ * sleeping. Then the next round follows at once; every KBP_SPINS_MAX rounds we
+ * look all the same.
  */
 static bool kbp_may_spin(struct kbp_poller *p, bool work)
 {
-	if (!p->wakeful && !(work && kbp_has_scheduled(p)))
-		return false;
-	if (work && (p->lacking || p->fifo || p->last_qs != jiffies))
-		return false;
-	return !p->due_ns && (++p->spins % KBP_SPINS_MAX) && !need_resched() &&
-	       single_task_running() && READ_ONCE(p->state) == KBP_STATE_POLLING;
+	return !work && p->wakeful && !p->due_ns &&
+	       (++p->spins % KBP_SPINS_MAX) && !need_resched() && single_task_running() &&
+	       READ_ONCE(p->state) == KBP_STATE_POLLING;
 }
 
 /*

@@ -35,11 +35,11 @@ void kbp_serve_net_tx(struct kbp_poller *p)
 }
 
 /*
- * Will its head be one of those that the kernel keeps, and of packets that are received
- * with such heads? A guess by what e1000e does: it copies what is short into one, and
- * takes those of long packets from the allocator.
+ * Will a packet like this be received into its head, which the kernel keeps? A guess by
+ * what e1000e does: it copies what is short into a packet with such a head, and takes
+ * the heads of long ones from the allocator. TCP's own packets have other heads.
  */
-static bool kbp_head_is_kept(const struct sk_buff *skb)
+static bool kbp_head_is_taken_again(const struct sk_buff *skb)
 {
 	return skb->fclone == SKB_FCLONE_UNAVAILABLE &&
 	       skb_end_offset(skb) <= KBP_SHORT_ROOM;
@@ -54,7 +54,7 @@ static bool kbp_sent_is_used_again(const struct softnet_data *sd)
 		return true;
 	/* An interrupt's message may be sent by netpoll, which frees what it finds. */
 	local_irq_disable();
-	again = sd->completion_queue && kbp_head_is_kept(sd->completion_queue);
+	again = sd->completion_queue && kbp_head_is_taken_again(sd->completion_queue);
 	local_irq_enable();
 	return again;
 }
@@ -62,13 +62,13 @@ static bool kbp_sent_is_used_again(const struct softnet_data *sd)
 /**
  * kbp_free_sent() - free what was sent, between two polls
  * @p: the poller
- * @all_polled: each instance of class rt was polled since the last call that said so
+ * @all_polled: about each instance of class rt was polled since the last call that said so
  *
- * The kernel keeps the heads (struct sk_buff) of the last packets that a CPU has freed
- * and gives them to what is received. So packets with such heads are freed after each
- * poll, before that many are freed that some go to the allocator. Others go there in any
- * case: at once where it has sheaves, which keep them as well; where it has not, it is
- * quicker with many, and they are freed when they would be in the stock path.
+ * The kernel keeps the heads (struct sk_buff) of the last packets that a CPU has freed,
+ * for drivers that ask for them. So packets of such are freed after each poll, before
+ * there are so many that half go on to the allocator. Where the driver asks the allocator
+ * they go there in any case: at once, if it has sheaves, which keep them as well; else it
+ * is quicker with many, and they are freed when they would be in the stock path.
  *
  * Queues wait for the end of the stretch: each may send as much as a poll receives.
  */
