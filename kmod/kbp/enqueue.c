@@ -15,6 +15,8 @@
 
 /* One of class normal that waits for longer is counted. */
 #define KBP_OVERDUE_NS	(10 * NSEC_PER_MSEC)
+/* So far into a list is looked for what only sends, with interrupts off. */
+#define KBP_SENT_LOOK	16
 
 DEFINE_PER_CPU(bool, kbp_engaged);
 DEFINE_PER_CPU(struct kbp_poller __rcu *, kbp_poller);
@@ -99,34 +101,12 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
 		kbp_count(&p->stats, normal_overdue, 1);
 }
 
-/*
- * Is it of class rt without being attached, and its device one of class rt that is polled
- * just now? Then it only sends, for packets that this poll receives if they go out where
- * they came in, and is polled next: what it frees is received into. No device of class
- * rt waits for ever: each that is let in comes behind a poll of one.
- */
-static bool kbp_sends_for_cur(const struct kbp_poller *p,
-			      const struct napi_struct *n,
-			      const struct kbp_napi *a,
-			      enum kbp_poll_class class)
-{
-	const struct kbp_napi *cur;
-
-	if (a || !p->cur || class == KBP_POLL_CLASS_NORMAL)
-		return false;
-	cur = kbp_napi_lookup(p->cur);
-	return cur && cur->poller == p && cur->class == KBP_POLL_CLASS_RT &&
-	       cur->dev == n->dev;
-}
-
 /**
  * kbp_put() - put an instance on a poller's list
  * @p: the poller
  * @n: the instance; the caller owns its SCHED bit
  * @a: its attachment to this poller, or NULL
  * @class: whose list, of what is not attached
- *
- * At its end, but for what only sends: see kbp_sends_for_cur().
  *
  * Context: p->lock held, interrupts off, RCU reader.
  */
@@ -139,14 +119,41 @@ void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
 		a->listed_ns = now_ns;
 		class = a->class;
 	}
-	if (kbp_sends_for_cur(p, n, a, class))
-		list_add(&n->poll_list, &p->todo[class]);
-	else
-		list_add_tail(&n->poll_list, &p->todo[class]);
+	list_add_tail(&n->poll_list, &p->todo[class]);
 	WRITE_ONCE(p->listed[class], p->listed[class] + 1);
 	kbp_wait_begin(p, n, now_ns);
 	kbp_list_owner_set(n, p->config.cpu);
 	kbp_watchdog_start(p);
+}
+
+/**
+ * kbp_put_sent_first() - poll next what only sends for a device, if it is on the list
+ * @p: the poller
+ * @dev: the device, of which an instance of class rt was just polled
+ *
+ * It sends what that poll received, if this goes out where it came in, and what it frees
+ * is received into. Where interrupts come while it is on the list, or is polled, it never
+ * leaves the list for long, so that its place there would hang on chance. No device of
+ * class rt waits for ever: each that is let in comes behind a poll of one.
+ *
+ * Context: p->lock held, interrupts off, RCU reader.
+ * Return: whether there is one.
+ */
+bool kbp_put_sent_first(struct kbp_poller *p, const struct net_device *dev)
+{
+	struct list_head *todo = &p->todo[KBP_POLL_CLASS_RT];
+	struct napi_struct *n;
+	int looked = 0;
+
+	list_for_each_entry(n, todo, poll_list) {
+		if (n->dev == dev && !kbp_napi_lookup(n)) {
+			list_move(&n->poll_list, todo);
+			return true;
+		}
+		if (++looked == KBP_SENT_LOOK)
+			break;
+	}
+	return false;
 }
 
 /**

@@ -286,6 +286,7 @@ bool kbp_enqueue(struct napi_struct *n);
 bool kbp_sends_for_rt(const struct kbp_poller *p, const struct napi_struct *n);
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
 	     enum kbp_poll_class class);
+bool kbp_put_sent_first(struct kbp_poller *p, const struct net_device *dev);
 void kbp_take(struct kbp_poller *p, struct napi_struct *n,
 	      enum kbp_poll_class class);
 

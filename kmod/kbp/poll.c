@@ -160,8 +160,8 @@ static struct napi_struct *kbp_next_todo(struct kbp_poller *p,
 }
 
 /*
- * A scheduled NAPI that is not done: to the end of its list, to softirq, or to the
- * thread that the user has given it meanwhile.
+ * A scheduled NAPI was polled. If it is not done: to the end of its list, to softirq, or
+ * to the thread that the user has given it meanwhile.
  */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 			  struct kbp_napi *a, enum kbp_poll_class class, bool again)
@@ -178,6 +178,8 @@ static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 	} else if (again && !threaded) {
 		kbp_put(p, n, a, class);
 	}
+	if (a && class == KBP_POLL_CLASS_RT)
+		kbp_put_sent_first(p, n->dev);
 	raw_spin_unlock(&p->lock);
 	if (threaded)
 		kbp_schedule(n);
@@ -381,9 +383,9 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
 }
 
 /**
- * kbp_step_sent() - see to what a held device has sent, if that is next in class rt
+ * kbp_step_sent() - see to what a held device has sent
  * @p: the poller
- * @dev: the device, which has just been polled
+ * @dev: the device, of class rt, which has just been polled
  *
  * Where an instance that is not attached does that, which can't become held: what this
  * frees, the next poll receives into.
@@ -392,16 +394,13 @@ static void kbp_hold(struct kbp_poller *p, struct kbp_napi *a)
  */
 int kbp_step_sent(struct kbp_poller *p, const struct net_device *dev)
 {
-	struct napi_struct *n;
 	int sent = 0;
 	bool next;
 
 	if (list_empty(&p->todo[KBP_POLL_CLASS_RT]))
 		return 0;
 	raw_spin_lock_irq(&p->lock);
-	n = list_first_entry_or_null(&p->todo[KBP_POLL_CLASS_RT],
-				     struct napi_struct, poll_list);
-	next = n && n->dev == dev && !kbp_napi_lookup(n);
+	next = kbp_put_sent_first(p, dev);
 	raw_spin_unlock_irq(&p->lock);
 	return next && kbp_step_todo(p, KBP_POLL_CLASS_RT, &sent);
 }
