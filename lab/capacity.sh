@@ -132,12 +132,8 @@ modes() {
 }
 
 circle_init
-for card in $CARDS; do
-	ip link set "$card" up
-done
-for card in $CARDS; do
-	circle_card "$card" "$NET_CPU"
-done
+# shellcheck disable=SC2086 # two cards
+circle_cards "$NET_CPU" $CARDS
 lab_quickly kbp load --module "$MODULES/kbp.ko" > /dev/null || lab_fail "kbp load"
 carried=0
 case $STUDY in

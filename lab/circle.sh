@@ -32,6 +32,18 @@ circle_card() {
 	done
 }
 
+# circle_cards CPU CARD...: both ends of a wire.
+circle_cards() {
+	circle_cpu=$1
+	shift
+	for dev in "$@"; do
+		ip link set "$dev" up
+	done
+	for dev in "$@"; do
+		circle_card "$dev" "$circle_cpu"
+	done
+}
+
 # circle_send FRAMES FROM TO [OPTION...]: frames that the one interface sends to the other, in one burst.
 circle_send() {
 	circle_frames=$1 circle_from=$2 circle_to=$3

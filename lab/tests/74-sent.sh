@@ -16,7 +16,7 @@
 FRAMES=64
 CARDS=eth0\ eth1
 TRACING=/sys/kernel/tracing
-# Of the polls that find a full batch, percent.
+# Of the polls that find packets, percent.
 FOLLOWED=90
 
 are_asleep() { [ "$(kbp show --json | grep -o '"mode_active":"sleep"' | wc -l)" = 2 ]; }
@@ -56,12 +56,8 @@ order() {
 }
 
 circle_init
-for card in $CARDS; do
-	ip link set "$card" up
-done
-for card in $CARDS; do
-	circle_card "$card" "$NET_CPU"
-done
+# shellcheck disable=SC2086 # two cards
+circle_cards "$NET_CPU" $CARDS
 lab_quickly kbp load --module "$MODULES/kbp.ko" > /dev/null || lab_fail "kbp load"
 kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
 for card in $CARDS; do
