@@ -161,7 +161,7 @@ static struct napi_struct *kbp_next_todo(struct kbp_poller *p,
 
 /*
  * A scheduled NAPI was polled. If it is not done: to the end of its list, to softirq, or
- * to the thread that the user has given it meanwhile.
+ * to the thread that the user has given it meanwhile. What only sends for it is next.
  */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 			  struct kbp_napi *a, enum kbp_poll_class class, bool again)

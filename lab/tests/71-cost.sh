@@ -23,10 +23,7 @@ row() {
 }
 
 circle_init
-ip link set eth1 up
-ip link set eth0 up
-circle_card eth0 2
-circle_card eth1 2
+circle_cards 2 eth0 eth1
 circle_begin eth0 eth1
 circle_send 1 eth0 eth1
 row warm-up
