@@ -367,17 +367,18 @@ u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns)
  * @a: the attachment; a->armed says afterwards whether to arm its interrupt
  * @n: its instance; p->cur or its hold keeps it from being freed
  * @work: packets
+ * @budget: how many it might have found
  * @held: its interrupt was masked, and is
- * @more: there may be more packets; false: it found none, or all that there were
  */
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
-			 const struct napi_struct *n, int work, bool held,
-			 bool more)
+			 const struct napi_struct *n, int work, int budget,
+			 bool held)
 {
 	struct kbp_adaptive *s = a->adaptive;
 	u64 now_ns = ktime_get_ns(), gap_ns;
 
-	s->waited |= !more;
+	/* An ordinary poll with fewer has found all that there were. */
+	s->waited |= held ? !work : work < budget;
 	if (work) {
 		/* They came ->waited_ns before this poll began. The first end no gap. */
 		if (s->found_ns) {
@@ -403,8 +404,13 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	}
 	s->waited_ns = 0;
 	s->looked_ns = now_ns;
-	/* The last, ordinary poll of a window has its decision already. */
-	if (work || (held && now_ns >= s->decided_ns) || s->overslept)
+	/*
+	 * A whole poll may have left some: then the next one decides. The last, ordinary
+	 * poll of a window has its decision already.
+	 */
+	if (held && work >= n->weight && !a->armed && !s->overslept)
+		s->decided_ns = 0;
+	else if (work || (held && now_ns >= s->decided_ns) || s->overslept)
 		kbp_adaptive_decide(a, n, now_ns, work || held);
 	/*
 	 * A step begins after packets: the next are a gap away, or have come already. It

@@ -420,8 +420,8 @@ bool kbp_adaptive_is_overdue(const struct kbp_napi *a);
 void kbp_adaptive_look(struct kbp_napi *a);
 u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns);
 void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
-			 const struct napi_struct *n, int work, bool held,
-			 bool more);
+			 const struct napi_struct *n, int work, int budget,
+			 bool held);
 void kbp_adaptive_let_go(const struct kbp_poller *p, struct kbp_napi *a);
 void kbp_adaptive_think(struct kbp_poller *p, u64 until_ns);
 void kbp_adaptive_tick(struct kbp_poller *p);

@@ -219,7 +219,7 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 	else
 		kbp_count_poll(p, a, class, work);
 	if (a && a->adaptive)
-		kbp_adaptive_polled(p, a, n, work, false, work == budget);
+		kbp_adaptive_polled(p, a, n, work, budget, false);
 	kbp_done_todo(p, n, a, class, again);
 	return work;
 }
@@ -326,7 +326,7 @@ int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 		trace_kbp_poll(n, work, budget, true);
 		kbp_count_poll(p, a, a->class, work);
 		if (a->adaptive)
-			kbp_adaptive_polled(p, a, n, work, true, work > 0);
+			kbp_adaptive_polled(p, a, n, work, budget, true);
 		kbp_look_for_interrupt(a, work);
 		/* Pairs with the cmpxchg() in kbp_unhold(). */
 		smp_store_release(&a->hold, KBP_HOLD_HELD);

@@ -9,8 +9,11 @@
  * between, and others of the CPU who need BH wait for no more.
  */
 #include <linux/bottom_half.h>
+#include <linux/interrupt.h>
 #include <linux/rcupdate.h>
 #include <linux/rtnetlink.h>
+#include <linux/sched.h>
+#include <linux/sched/stat.h>
 
 #include "kbp.h"
 
@@ -110,16 +113,19 @@ static bool kbp_is_held_normal(const struct kbp_napi *a)
 }
 
 /*
- * Each held device of class rt, once; of class normal too, if all are let go of.
- * Returns the packets.
+ * Each held device of class rt, once; of class normal too, if all are let go of. A
+ * stretch ends after so many polls, which are added to @polls.
+ *
+ * Return: packets; @more is set to whether a device probably has still more.
  */
-static int kbp_turn_held_rt(struct kbp_poller *p)
+static int kbp_pass_held_rt(struct kbp_poller *p, int *polls, bool *more)
 {
 	u32 wakeful = kbp_backlog_is_attached(p) + p->lacking;
-	int work = 0, found, polls = 0;
+	int work = 0, found, done;
 	u32 held_normals = 0;
 	struct kbp_napi *a;
 
+	*more = false;
 	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		if (READ_ONCE(a->hold) != KBP_HOLD_HELD)
@@ -130,27 +136,59 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 		wakeful += !a->armed;
 		held_normals += kbp_is_held_normal(a);
 		work += found;
+		*more |= found >= NAPI_POLL_WEIGHT;
 		if (!found)
 			continue;
-		polls += 1 + kbp_step_sent(p, a->dev);
-		if (polls < KBP_BATCH_POLLS) {
-			kbp_free_sent(p, false);
-		} else {
+		done = 1 + kbp_step_sent(p, a->dev);
+		*polls += done;
+		if (*polls % KBP_BATCH_POLLS < done)
 			kbp_stretch_break(p);
-			polls = 0;
-		}
+		else
+			kbp_free_sent(p, false);
 	}
 	rcu_read_unlock();
-	if (polls)
-		kbp_free_sent(p, true);
 	p->wakeful = wakeful;
 	p->held_normals = held_normals;
 	return work;
 }
 
 /*
- * The turn of class rt: each held device once, the backlog if it is attached, and
- * then what is scheduled. Whoever wants an instance back waits for the end of one
+ * May anybody wait for the end of this turn: something else to poll or to send, a
+ * softirq, a thread? What was sent and waits to be freed is seen to in the turn. On
+ * PREEMPT_RT who waits for BH is not to be seen.
+ */
+static bool kbp_is_waited_for(const struct kbp_poller *p)
+{
+	return IS_ENABLED(CONFIG_PREEMPT_RT) || p->resting || p->lacking ||
+	       p->held_normals || p->due_ns || kbp_has_scheduled(p) ||
+	       kbp_backlog_is_attached(p) || kbp_backlog_has_packets(p) ||
+	       (READ_ONCE(p->backlog.hold) == KBP_BACKLOG_ARMED &&
+		kbp_backlog_is_waiting(p)) ||
+	       READ_ONCE(this_cpu_ptr(&softnet_data)->output_queue) ||
+	       (local_softirq_pending() & ~BIT(NET_TX_SOFTIRQ)) ||
+	       need_resched() || !single_task_running();
+}
+
+/*
+ * The held devices: one pass, or more, until KBP_BATCH_POLLS polls, while one has more
+ * packets than a poll takes and nobody else waits. Returns the packets.
+ */
+static int kbp_turn_held_rt(struct kbp_poller *p)
+{
+	int work = 0, polls = 0;
+	bool more;
+
+	do {
+		work += kbp_pass_held_rt(p, &polls, &more);
+		if (polls)
+			kbp_free_sent(p, true);
+	} while (more && polls < KBP_BATCH_POLLS && !kbp_is_waited_for(p));
+	return work;
+}
+
+/*
+ * The turn of class rt: what is held, the backlog if it is attached, and then what
+ * is scheduled. Whoever wants an instance back waits for the end of one
  * poll at most. Returns the packets.
  */
 static int kbp_turn_rt(struct kbp_poller *p)

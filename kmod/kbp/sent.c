@@ -11,6 +11,8 @@
 
 /* Room for data in what napi_alloc_skb() gives for short packets, bytes. */
 #define KBP_SHORT_ROOM		SKB_WITH_OVERHEAD(1024)
+/* In one of about so many rounds what was sent is freed together, at its end. */
+#define KBP_TOGETHER_ROUNDS	8
 
 /**
  * kbp_serve_net_tx() - do what NET_TX was raised for
@@ -68,7 +70,9 @@ static bool kbp_sent_is_used_again(const struct softnet_data *sd)
  * for drivers that ask for them. So packets of such are freed after each poll, before
  * there are so many that half go on to the allocator. Where the driver asks the allocator
  * they go there in any case: at once, if it has sheaves, which keep them as well; else it
- * is quicker with many, and they are freed when they would be in the stock path.
+ * is quicker with many, and they are freed when they would be in the stock path. Where
+ * such a lot begins and ends, the heads of one slab are torn apart, and in time they lie
+ * scattered; so now and then those of a whole round are freed together.
  *
  * Queues wait for the end of the stretch: each may send as much as a poll receives.
  */
@@ -78,6 +82,6 @@ void kbp_free_sent(struct kbp_poller *p, bool all_polled)
 
 	if (!READ_ONCE(sd->completion_queue) || READ_ONCE(sd->output_queue))
 		return;
-	if (all_polled || kbp_sent_is_used_again(sd))
+	if ((all_polled && p->beat % KBP_TOGETHER_ROUNDS) || kbp_sent_is_used_again(sd))
 		kbp_serve_net_tx(p);
 }
