@@ -51,8 +51,11 @@ is_active() { kbp show --json | grep -q "\"mode_active\":\"$1\""; }
 
 # begin MODE RATE: an hour of empty polls would take days on this clock, so only the fast frames have the usual budget.
 begin() {
+	softirqs=$(net_softirqs "$NET_CPU")
+	# A poller would own the card, attached or not.
+	[ "$1" != softirq ] || return 0
+	kbp poller add --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller add"
 	case $1 in
-	softirq) return ;;
 	adaptive)
 		budget=2.5
 		[ "$2" -lt 1000 ] || budget=25
@@ -74,8 +77,17 @@ keep_trace() {
 	echo 1 > "$TRACING/tracing_on"
 }
 
+# end MODE FRAMES: it was served as it says.
 end() {
-	[ "$1" = softirq ] || kbp detach eth0 > /dev/null || lab_fail "detach"
+	softirqs=$(($(net_softirqs "$NET_CPU") - softirqs))
+	if [ "$1" = softirq ]; then
+		[ "$softirqs" -ge $(($2 / 2)) ] || lab_fail "softirq: $softirqs NET_RX softirqs for $2 frames"
+		return 0
+	fi
+	[ "$softirqs" -lt $(($2 / 2)) ] || lab_fail "$1: $softirqs NET_RX softirqs for $2 frames"
+	[ "$(kbp_counter handbacks)" = 0 ] || lab_fail "the watchdog had to take over"
+	kbp detach eth0 > /dev/null || lab_fail "detach"
+	kbp poller del --cpu "$NET_CPU" > /dev/null || lab_fail "kbp poller del"
 }
 
 # chunk MODE RATE SECONDS SEED: frames for so long; what they came to is a line, and one in /run/MODE.
@@ -98,7 +110,7 @@ chunk() {
 		keep_trace "$1-$2-$4"
 		lab_fail "frames are lost"
 	fi
-	end "$1"
+	end "$1" "$(figure sent)"
 }
 
 # minute MODE SEED
@@ -117,7 +129,11 @@ if [ -e "$DAMON" ]; then
 	echo "damon_stat is off"
 fi
 net_up
-kbp_start
+# There in all modes, as an attached card's is.
+awk '/ eth0/ { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
+	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
+done
+lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 for events in $TRACED; do
 	echo 1 > "$TRACING/events/$events/enable" || lab_fail "no events $events"
 done
@@ -128,7 +144,6 @@ for minute in $(seq "$MINUTES"); do
 	for mode in softirq $MODES; do
 		minute "$mode" $((SEED + minute))
 	done
-	[ "$(kbp_counter handbacks)" = 0 ] || lab_fail "the watchdog had to take over"
 	echo "minute $minute of $MINUTES"
 done
 for mode in softirq $MODES; do
