@@ -10,9 +10,6 @@
 #     lab/capacity.sh modes   [ROUNDS [SECONDS_OF_ROW]]            `make capacity`: each mode, class rt, three sizes
 #     lab/capacity.sh budgets [ROUNDS [SECONDS_OF_ROW [BUDGET...]]]    `make budget`: class normal, budgets from 64 to 1
 #
-# Which heads of packets lie in one slab is made by who frees them, and stays: softirq carried up to 0.7 % more in rows that
-# came after a poller's (docs/decisions/023-freeing.md). So `modes` begins each row with new rings, and lets it settle.
-#
 # Every frame that was sent has to be there in the end. `modes` fails where a mode that sleeps carries less than 0.954 of
 # what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than 0.99
 # of what softirq does. Where nothing of a frame is used again both take as many instructions, and rows of a second differ by
@@ -36,8 +33,6 @@ SIZES=64\ 512\ 1514
 # As many as a driver's full poll, and fewer than a ring holds.
 FRAMES=64
 CARDS=eth0\ eth1
-# Until the frames lie in the allocator's slabs as whoever serves them leaves them.
-SETTLE_SECONDS=0.3
 
 # polled COUNTER: of the poller, 0 without one.
 polled() {
@@ -47,8 +42,6 @@ polled() {
 
 # row NAME: ns and polls for each frame, as a line and in /run/rows.
 row() {
-	# shellcheck disable=SC2086 # two cards
-	circle_row "$SETTLE_SECONDS" "$1, before" $CARDS
 	polls=$(polled polls) packets=$(polled packets) softirqs=$(net_softirqs "$NET_CPU")
 	# shellcheck disable=SC2086 # two cards
 	circle_row "$ROW_SECONDS" "$1" $CARDS
@@ -83,15 +76,8 @@ circle() {
 	# shellcheck disable=SC2086 # two cards
 	circle_begin $CARDS
 	circle_send "$FRAMES" eth0 eth1 --size "$1"
-}
-
-# rings_anew: the cards' rings are allocated again.
-rings_anew() {
-	for card in $CARDS; do
-		ip link set "$card" down
-	done
-	# shellcheck disable=SC2086 # two cards
-	circle_cards "$NET_CPU" $CARDS
+	# shellcheck disable=SC2086
+	circle_row "$ROW_SECONDS" "warm-up, $1 bytes" $CARDS
 }
 
 budgets() {
@@ -110,17 +96,14 @@ modes() {
 	# hangs on how the frames lie in the rings when a row begins: that luck would be in every row. So it keeps them all.
 	echo 1000 > /sys/kernel/slab/skbuff_head_cache/min_partial || lab_fail "the allocator of packet heads takes no min_partial"
 	for size in $SIZES; do
+		circle "$size"
 		for _ in $(seq "$ROUNDS"); do
-			for mode in softirq $MODES; do
-				rings_anew
-				circle "$size"
-				case $mode in
-				softirq) row "$size bytes, softirq" ;;
-				*) served "$size bytes, $mode" rt "$mode" ;;
-				esac
-				circle_end "$FRAMES" eth0 eth1
+			row "$size bytes, softirq"
+			for mode in $MODES; do
+				served "$size bytes, $mode" rt "$mode"
 			done
 		done
+		circle_end "$FRAMES" eth0 eth1
 	done
 	# Frames a second, means of the rounds, against mode busy.
 	awk '{

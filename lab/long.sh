@@ -5,7 +5,7 @@
 # A long run without a lost wake-up, `make long`: for so many MINUTES of the guest, in mode sleep and in mode adaptive,
 # frames at random times (Poisson). None may be lost, and none later than the mode promises.
 #
-#     lab/long.sh [MINUTES [SEED [MODE]...]]
+#     lab/long.sh [MINUTES [SEED [MODE]...]]      an empty MODE: softirq alone
 #
 # A packet whose wake-up was lost waits for the next one, for the card's own interrupt after two seconds, or for the
 # watchdog, which is counted (handbacks). A minute has as many frames with a mean gap of 1 ms as of 5 ms and of 25 ms, so
