@@ -27,9 +27,7 @@ circle_card() {
 	! ethtool -l "$1" > /dev/null 2>&1 || ethtool -L "$1" combined 1 || lab_fail "ethtool -L $1"
 	lab_wait_for 30 grep -q 1 "/sys/class/net/$1/carrier"
 	ethtool -C "$1" rx-usecs 0 || lab_fail "ethtool -C $1"
-	awk -v dev="$1" 'index($NF, dev) == 1 { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
-		echo "$2" > "/proc/irq/$irq/smp_affinity_list"
-	done
+	lab_irqs_to "$2" "$1"
 }
 
 # circle_cards CPU CARD...: both ends of a wire.

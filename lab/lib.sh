@@ -98,6 +98,15 @@ lab_quickly() {
 	return "$lab_quickly_code"
 }
 
+# lab_irqs_to CPU DEV: the interrupts of a card come to that CPU.
+lab_irqs_to() {
+	lab_irqs=$(awk -v dev="$2" '$NF ~ "^" dev "(-|$)" { sub(":", "", $1); print $1 }' /proc/interrupts)
+	[ -n "$lab_irqs" ] || lab_fail "no interrupts of $2"
+	for lab_irq in $lab_irqs; do
+		echo "$1" > "/proc/irq/$lab_irq/smp_affinity_list" || lab_fail "interrupt $lab_irq of $2 does not come to CPU $1"
+	done
+}
+
 # Puts a mark into the kernel's log; lab_dmesg_clean and lab_dmesg_since look at what comes after the newest one.
 lab_dmesg_mark() {
 	LAB_MARK="lab-mark-$$-$(cut -d' ' -f1 /proc/uptime)"

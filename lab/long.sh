@@ -130,9 +130,7 @@ if [ -e "$DAMON" ]; then
 fi
 net_up
 # There in all modes, as an attached card's is.
-awk '/ eth0/ { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
-	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
-done
+lab_irqs_to "$NET_CPU" eth0
 lab_quickly kbp load --module "$MODULES/kbp.ko" || lab_fail "kbp load"
 for events in $TRACED; do
 	echo 1 > "$TRACING/events/$events/enable" || lab_fail "no events $events"

@@ -113,8 +113,9 @@ static bool kbp_is_held_normal(const struct kbp_napi *a)
 }
 
 /*
- * Each held device of class rt, once; of class normal too, if all are let go of. A
- * stretch ends after so many polls, which are added to @polls.
+ * Each held device of class rt, once; of class normal too, if all are let go of. The
+ * polls are added to @polls; where these reach a multiple of KBP_BATCH_POLLS, or step
+ * over it, a stretch ends.
  *
  * Return: packets; @more is set to whether a device probably has still more.
  */
@@ -187,9 +188,9 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 }
 
 /*
- * The turn of class rt: what is held, the backlog if it is attached, and then what
- * is scheduled. Whoever wants an instance back waits for the end of one
- * poll at most. Returns the packets.
+ * The turn of class rt: what is held, the backlog if it is attached, and then what is
+ * scheduled. Whoever wants an instance back waits for the end of one poll at most.
+ * Returns the packets.
  */
 static int kbp_turn_rt(struct kbp_poller *p)
 {

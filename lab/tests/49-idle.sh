@@ -87,9 +87,7 @@ lab_turns long
 echo -1 > /proc/sys/kernel/sched_rt_runtime_us
 echo $((1 << NET_CPU)) > "$TRACE/tracing_cpumask"
 net_up
-for interrupt in /sys/class/net/eth0/device/msi_irqs/*; do
-	echo "$NET_CPU" > "/proc/irq/${interrupt##*/}/smp_affinity_list" || lab_fail "the card's interrupts"
-done
+lab_irqs_to "$NET_CPU" eth0
 net_traffic stock-traffic --count 200 --period-us 1000
 net_none_lost stock-traffic
 sleep 5

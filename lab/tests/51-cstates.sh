@@ -130,9 +130,7 @@ MODE="sleep"
 
 echo "and with the module"
 # Without a poller, too, packets are to come by this CPU.
-sed -n 's/^ *\([0-9]*\):.* eth0.*/\1/p' /proc/interrupts | while read -r irq; do
-	echo "$NET_CPU" > "/proc/irq/$irq/smp_affinity_list"
-done
+lab_irqs_to "$NET_CPU" eth0
 poller --max-cstate-latency $LIMIT_US
 lab_quickly kbp unload || lab_fail "unload"
 c6=$(usage C6)

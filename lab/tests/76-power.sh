@@ -133,13 +133,6 @@ usage() {
 	done
 }
 
-# irqs_to CPU DEV
-irqs_to() {
-	awk -v dev="$2" '$NF ~ "^" dev "(-|$)" { sub(":", "", $1); print $1 }' /proc/interrupts | while read -r irq; do
-		echo "$1" > "/proc/irq/$irq/smp_affinity_list"
-	done
-}
-
 # limit US CPU...: PM QoS; 0 is no limit.
 limit() {
 	limit_us=$1
@@ -169,8 +162,8 @@ slower() {
 
 # Packets to the server come by CPU 2, which has nothing else to do; all else is kept from sleeping deeply.
 net_up
-irqs_to "$NET_CPU" eth0
-irqs_to 1 eth1
+lab_irqs_to "$NET_CPU" eth0
+lab_irqs_to 1 eth1
 idle_load
 limit 10 0 1 3
 
@@ -195,7 +188,7 @@ echo "paid in interrupts $in_interrupt times, behind HLT $behind_hlt times"
 echo "idle states: a CPU goes and comes"
 echo 0 > "$CPUS/cpu$NET_CPU/online"
 echo 1 > "$CPUS/cpu$NET_CPU/online"
-irqs_to "$NET_CPU" eth0
+lab_irqs_to "$NET_CPU" eth0
 row again 0
 [ "$c6" -ge $((PINGS * 3 / 4)) ] || lab_fail "it no longer sleeps in C6"
 idle_unload
