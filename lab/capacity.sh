@@ -13,7 +13,8 @@
 # Every frame that was sent has to be there in the end. `modes` fails where a mode that sleeps carries less than 0.954 of
 # what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than 0.99
 # of what softirq does. Where nothing of a frame is used again both take as many instructions, and rows of a second differ by
-# some thousandths.
+# some thousandths. In which order a poller frees what was sent stays in the allocator for a while, and is good for softirq as
+# well: so softirq comes first, in a machine that had no poller. One more row of it, after the modes, shows what is left to it.
 
 . /lab/lib.sh
 . /lab/net.sh
@@ -99,10 +100,17 @@ modes() {
 		circle "$size"
 		for _ in $(seq "$ROUNDS"); do
 			row "$size bytes, softirq"
+		done
+		circle_end "$FRAMES" eth0 eth1
+	done
+	for size in $SIZES; do
+		circle "$size"
+		for _ in $(seq "$ROUNDS"); do
 			for mode in $MODES; do
 				served "$size bytes, $mode" rt "$mode"
 			done
 		done
+		row "$size bytes, softirq-after"
 		circle_end "$FRAMES" eth0 eth1
 	done
 	# Frames a second, means of the rounds, against mode busy.
@@ -122,7 +130,7 @@ modes() {
 				softirq = sum[size, "softirq"] / rows[size, "softirq"]
 				printf "%s bytes, %s: %.0f frames/s, %.3f of busy, %.3f of softirq\n", size, name, rate,
 					rate / busy, rate / softirq
-				if (name != "softirq")
+				if (name !~ /^softirq/)
 					bad += rate < 0.954 * busy || rate < 0.99 * softirq
 			}
 		exit bad > 0

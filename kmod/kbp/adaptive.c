@@ -35,6 +35,8 @@ struct kbp_adaptive {
 	bool overslept;		/* it was due when it could not be claimed */
 	bool timed;		/* its time has come, and it was not polled since */
 	bool waited;		/* for packets, in or after a poll, since the last step */
+	bool whole;		/* the last poll had as many packets as a poll may have */
+	u32 untold;		/* packets that kbp_thrift_found() was not told of yet */
 	u64 waited_ns;		/* packets that this poll finds, before looked_ns */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
@@ -298,6 +300,21 @@ static void kbp_adaptive_switch(struct kbp_poller *p)
 	}
 }
 
+/* Packets were found @now_ns: those of whole polls are told with the next, or the tick. */
+static void kbp_adaptive_tell(struct kbp_poller *p, const struct kbp_napi *a,
+			      u64 now_ns, u32 packets)
+{
+	struct kbp_adaptive *s = a->adaptive;
+
+	packets += s->untold;
+	s->untold = 0;
+	if (!kbp_is_thrifty(a))
+		kbp_thrift_others(&p->thrift, packets);
+	else if (kbp_thrift_found(&p->thrift, now_ns, packets,
+				  s->window.goal.cycle_ns, kbp_halts_through(p)))
+		kbp_adaptive_switch(p);
+}
+
 /*
  * Is it awake for this one, and not because of gaps that are worth it? One that has
  * not been polled since the last tick, and is not armed, somebody else polls.
@@ -324,8 +341,11 @@ void kbp_adaptive_tick(struct kbp_poller *p)
 	struct kbp_napi *a;
 
 	rcu_read_lock();
-	list_for_each_entry_rcu(a, &p->napis, link)
+	list_for_each_entry_rcu(a, &p->napis, link) {
 		kept |= kbp_keeps_awake(a, now_ns);
+		if (a->adaptive && a->adaptive->untold)
+			kbp_adaptive_tell(p, a, now_ns, 0);
+	}
 	rcu_read_unlock();
 	p->kept = kept;
 	if (kept)
@@ -361,27 +381,22 @@ u64 kbp_adaptive_quiet(const struct kbp_poller *p, u64 now_ns)
 	return end_ns > now_ns && end_ns != U64_MAX ? end_ns - now_ns : 0;
 }
 
-/**
- * kbp_adaptive_polled() - learn from a poll, and decide what comes next
- * @p: the poller
- * @a: the attachment; a->armed says afterwards whether to arm its interrupt
- * @n: its instance; p->cur or its hold keeps it from being freed
- * @work: packets
- * @budget: how many it might have found
- * @held: its interrupt was masked, and is
- */
-void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
-			 const struct napi_struct *n, int work, int budget,
-			 bool held)
+/* See kbp_adaptive_polled(). @whole: it may have left some, and is held. */
+static noinline void kbp_adaptive_learn(struct kbp_poller *p, struct kbp_napi *a,
+					const struct napi_struct *n, int work,
+					int budget, bool held, bool whole, u64 now_ns)
 {
 	struct kbp_adaptive *s = a->adaptive;
-	u64 now_ns = ktime_get_ns(), gap_ns;
+	u64 gap_ns;
 
 	/* An ordinary poll with fewer has found all that there were. */
 	s->waited |= held ? !work : work < budget;
 	if (work) {
-		/* They came ->waited_ns before this poll began. The first end no gap. */
-		if (s->found_ns) {
+		/*
+		 * They came ->waited_ns before this poll began. The first end no gap, and
+		 * what a whole poll left was there before its end.
+		 */
+		if (s->found_ns && !s->whole) {
 			gap_ns = s->looked_ns - s->found_ns - s->waited_ns;
 			kbp_window_gap(&s->window, gap_ns, s->polled_ns);
 			/* Else it came before the last look, which was this one. */
@@ -393,22 +408,16 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 		/* A watchdog that has stepped in during this poll, or before it. */
 		if (kbp_is_relieved(p))
 			kbp_thrift_spoil(&p->thrift);
-		if (kbp_is_thrifty(a) &&
-		    kbp_thrift_found(&p->thrift, now_ns, work,
-				     s->window.goal.cycle_ns,
-				     kbp_halts_through(p)))
-			kbp_adaptive_switch(p);
+		kbp_adaptive_tell(p, a, now_ns, work);
 	} else if (held && !a->armed && !kbp_is_polled_through(p, s)) {
 		/* Who keeps the poller awake pays, each a share. */
 		s->polled_ns += (now_ns - s->looked_ns) / max(p->wakeful, 1U);
 	}
 	s->waited_ns = 0;
 	s->looked_ns = now_ns;
-	/*
-	 * A whole poll may have left some: then the next one decides. The last, ordinary
-	 * poll of a window has its decision already.
-	 */
-	if (held && work >= n->weight && !a->armed && !s->overslept)
+	s->whole = work >= n->weight;
+	/* The last, ordinary poll of a window has its decision already. */
+	if (whole)
 		s->decided_ns = 0;
 	else if (work || (held && now_ns >= s->decided_ns) || s->overslept)
 		kbp_adaptive_decide(a, n, now_ns, work || held);
@@ -420,6 +429,36 @@ void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
 	if (kbp_window_is_planning(&s->window) ||
 	    (work && s->waited && kbp_adaptive_may_plan(p, s)))
 		kbp_adaptive_plan(p, s);
+}
+
+/**
+ * kbp_adaptive_polled() - learn from a poll, and decide what comes next
+ * @p: the poller
+ * @a: the attachment; a->armed says afterwards whether to arm its interrupt
+ * @n: its instance; p->cur or its hold keeps it from being freed
+ * @work: packets
+ * @budget: how many it might have found
+ * @held: its interrupt was masked, and is
+ *
+ * A whole poll of what is held may have left some: then the next one decides. From whole
+ * polls in a row nothing is learned.
+ */
+void kbp_adaptive_polled(struct kbp_poller *p, struct kbp_napi *a,
+			 const struct napi_struct *n, int work, int budget,
+			 bool held)
+{
+	struct kbp_adaptive *s = a->adaptive;
+	bool whole = held && work >= n->weight && !a->armed && !s->overslept;
+	u64 now_ns = ktime_get_ns();
+
+	if (whole && s->whole && !kbp_window_is_planning(&s->window) &&
+	    !kbp_is_relieved(p)) {
+		s->found_ns = now_ns;
+		s->looked_ns = now_ns;
+		s->untold += work;
+		return;
+	}
+	kbp_adaptive_learn(p, a, n, work, budget, held, whole, now_ns);
 }
 
 /**

@@ -88,14 +88,14 @@ static void kbp_wait_begin(struct kbp_poller *p, const struct napi_struct *n,
 }
 
 static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
-			 enum kbp_poll_class class)
+			 enum kbp_poll_class class, u64 now_ns)
 {
 	unsigned int slot = hash_ptr(n, KBP_WAITING_BITS);
 	u64 wait_ns;
 
 	if (p->waiting[slot].napi != n)
 		return;
-	wait_ns = ktime_get_ns() - p->waiting[slot].since_ns;
+	wait_ns = now_ns - p->waiting[slot].since_ns;
 	p->waits[class][kbp_wait_index(wait_ns)]++;
 	if (class == KBP_POLL_CLASS_NORMAL && wait_ns > KBP_OVERDUE_NS)
 		kbp_count(&p->stats, normal_overdue, 1);
@@ -107,17 +107,18 @@ static void kbp_wait_end(struct kbp_poller *p, const struct napi_struct *n,
  * @n: the instance; the caller owns its SCHED bit
  * @a: its attachment to this poller, or NULL
  * @class: whose list, of what is not attached
+ * @now_ns: the time
  *
  * Context: p->lock held, interrupts off, RCU reader.
  */
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
-	     enum kbp_poll_class class)
+	     enum kbp_poll_class class, u64 now_ns)
 {
-	u64 now_ns = ktime_get_ns();
-
 	if (a) {
 		a->listed_ns = now_ns;
 		class = a->class;
+	} else if (class == KBP_POLL_CLASS_RT) {
+		WRITE_ONCE(p->unattached, true);
 	}
 	list_add_tail(&n->poll_list, &p->todo[class]);
 	WRITE_ONCE(p->listed[class], p->listed[class] + 1);
@@ -144,17 +145,22 @@ void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
 bool kbp_put_sent_first(struct kbp_poller *p, const struct net_device *dev)
 {
 	struct list_head *todo = &p->todo[KBP_POLL_CLASS_RT];
+	bool unattached = false;
 	struct napi_struct *n;
 	int looked = 0;
 
 	list_for_each_entry(n, todo, poll_list) {
-		if (n->dev == dev && !kbp_napi_lookup(n)) {
-			list_move(&n->poll_list, todo);
-			return true;
+		if (!kbp_napi_lookup(n)) {
+			if (n->dev == dev) {
+				list_move(&n->poll_list, todo);
+				return true;
+			}
+			unattached = true;
 		}
 		if (++looked == KBP_SENT_LOOK)
-			break;
+			return false;
 	}
+	WRITE_ONCE(p->unattached, unattached);
 	return false;
 }
 
@@ -163,15 +169,16 @@ bool kbp_put_sent_first(struct kbp_poller *p, const struct net_device *dev)
  * @p: the poller
  * @n: the instance
  * @class: whose list it is on
+ * @now_ns: the time
  *
  * Context: p->lock held, interrupts off.
  */
 void kbp_take(struct kbp_poller *p, struct napi_struct *n,
-	      enum kbp_poll_class class)
+	      enum kbp_poll_class class, u64 now_ns)
 {
 	list_del_init(&n->poll_list);
 	WRITE_ONCE(p->listed[class], p->listed[class] - 1);
-	kbp_wait_end(p, n, class);
+	kbp_wait_end(p, n, class, now_ns);
 }
 
 static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
@@ -185,7 +192,7 @@ static bool kbp_poller_enqueue(struct kbp_poller *p, struct napi_struct *n,
 		raw_spin_unlock(&p->lock);
 		return false;
 	}
-	kbp_put(p, n, a, class);
+	kbp_put(p, n, a, class, ktime_get_ns());
 	kbp_count(&p->stats, enqueued, 1);
 	if (a)
 		kbp_count(&a->stats, schedules, 1);

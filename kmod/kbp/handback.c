@@ -186,6 +186,7 @@ bool kbp_relay(struct kbp_poller *p, struct napi_struct *n)
 static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 {
 	struct napi_struct *n, *next;
+	u64 now_ns = ktime_get_ns();
 	unsigned int count = 0;
 	enum kbp_poll_class list;
 	struct kbp_napi *a;
@@ -201,7 +202,7 @@ static void kbp_hand_over(struct kbp_poller *p, struct list_head *to)
 	for (list = 0; list < KBP_POLL_CLASSES; list++) {
 		list_for_each_entry_safe(n, next, &p->todo[list], poll_list) {
 			/* So far it has waited for us. */
-			kbp_take(p, n, list);
+			kbp_take(p, n, list, now_ns);
 			list_add_tail(&n->poll_list,
 				      kbp_is_bound(n) ? &p->home : to);
 			count++;

@@ -185,6 +185,7 @@ struct kbp_poller {
 	/* Below: protected by lock. */
 	struct list_head todo[KBP_POLL_CLASSES]; /* napi_struct, by poll_list */
 	u32 listed[KBP_POLL_CLASSES];	/* how many these are */
+	bool unattached;		/* some of class rt may be; read anywhere */
 	struct {
 		const struct napi_struct *napi;
 		u64 since_ns;
@@ -285,10 +286,10 @@ void kbp_close(void);
 bool kbp_enqueue(struct napi_struct *n);
 bool kbp_sends_for_rt(const struct kbp_poller *p, const struct napi_struct *n);
 void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
-	     enum kbp_poll_class class);
+	     enum kbp_poll_class class, u64 now_ns);
 bool kbp_put_sent_first(struct kbp_poller *p, const struct net_device *dev);
 void kbp_take(struct kbp_poller *p, struct napi_struct *n,
-	      enum kbp_poll_class class);
+	      enum kbp_poll_class class, u64 now_ns);
 
 /* handback.c: from a poller back to softirq */
 bool kbp_holds(const struct kbp_poller *p);
@@ -385,13 +386,21 @@ static inline bool kbp_is_relieved(const struct kbp_poller *p)
 	return state == KBP_STATE_HANDED_BACK || state == KBP_STATE_DEAD;
 }
 
+/* Polls of what is scheduled, of one class, that follow each other at once. */
+struct kbp_series {
+	bool more;			/* there may be another */
+	u32 unpolled;			/* of what was listed, so many are not polled yet */
+	struct napi_struct *next;	/* taken from the list with the end of the last */
+};
+
 /* poll.c: one poll, from a poller's list through the driver into the stack */
 void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 		    enum kbp_poll_class class, int work);
 int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a);
 int kbp_step_sent(struct kbp_poller *p, const struct net_device *dev);
 bool kbp_is_awake(const struct kbp_poller *p, const struct kbp_napi *a);
-bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class, int *work);
+bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class,
+		   struct kbp_series *series, int *work);
 
 /* round.c: who is polled, in which order */
 bool kbp_round(struct kbp_poller *p);

@@ -297,7 +297,7 @@ void kbp_napi_leave(struct kbp_napi *a)
 	hash_del_rcu(&a->hash);
 	kbp_napi_table_count--;
 	kbp_engage_update();
-	/* Pairs with the readers in kbp_enqueue() and kbp_step_todo(). */
+	/* Pairs with the readers in kbp_enqueue() and kbp_round(). */
 	synchronize_rcu();
 	while (!kbp_napi_take_back(a->poller, a))
 		usleep_range(50, 100);

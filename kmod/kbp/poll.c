@@ -31,7 +31,8 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 		kbp_count(&p->stats, normal_polls, 1);
 	if (work > 0)
 		kbp_count(&p->stats, packets, work);
-	if (work > 0 && !(a && kbp_is_thrifty(a)))
+	/* Of these it is told by kbp_adaptive_polled(). */
+	if (work > 0 && !(a && a->adaptive))
 		kbp_thrift_others(&p->thrift, work);
 	if (!a)
 		return;
@@ -143,43 +144,77 @@ static int kbp_poll_held(struct kbp_poller *p, struct napi_struct *n, int budget
 	return work;
 }
 
-/* Take the next NAPI off a list; it is then on no list, and p->cur. */
+/* Take the next NAPI off a list; it is then on no list, and p->cur. Under p->lock. */
+static struct napi_struct *kbp_take_next(struct kbp_poller *p,
+					 enum kbp_poll_class class, u64 now_ns)
+{
+	struct napi_struct *n;
+
+	n = list_first_entry_or_null(&p->todo[class], struct napi_struct,
+				     poll_list);
+	if (n)
+		kbp_take(p, n, class, now_ns);
+	p->cur = n;
+	return n;
+}
+
 static struct napi_struct *kbp_next_todo(struct kbp_poller *p,
 					 enum kbp_poll_class class)
 {
 	struct napi_struct *n;
 
+	/* A peek without the lock; what is missed now is seen in a moment. */
+	if (list_empty(&p->todo[class]))
+		return NULL;
 	raw_spin_lock_irq(&p->lock);
-	n = list_first_entry_or_null(&p->todo[class], struct napi_struct,
-				     poll_list);
-	if (n)
-		kbp_take(p, n, class);
-	p->cur = n;
+	n = kbp_take_next(p, class, ktime_get_ns());
 	raw_spin_unlock_irq(&p->lock);
+	return n;
+}
+
+/* The next of a series, which may be taken already. */
+static struct napi_struct *kbp_series_take(struct kbp_poller *p,
+					   enum kbp_poll_class class,
+					   struct kbp_series *series)
+{
+	struct napi_struct *n = series->next ?: kbp_next_todo(p, class);
+
+	series->next = NULL;
+	if (series->unpolled)
+		series->unpolled--;
+	else
+		series->unpolled = READ_ONCE(p->listed[class]);
 	return n;
 }
 
 /*
  * A scheduled NAPI was polled. If it is not done: to the end of its list, to softirq, or
- * to the thread that the user has given it meanwhile. What only sends for it is next.
+ * to the thread that the user has given it meanwhile. What only sends for it is next. Of
+ * a series the next is taken before, if one waits: so what is polled alone is let go of
+ * between two polls, for who wants it back.
  */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
-			  struct kbp_napi *a, enum kbp_poll_class class, bool again)
+			  struct kbp_napi *a, enum kbp_poll_class class,
+			  struct kbp_series *series, bool again)
 {
 	bool threaded = again && kbp_has_thread(n);
 	bool relieved;
+	u64 now_ns;
 
 	raw_spin_lock_irq(&p->lock);
 	p->cur = NULL;
 	relieved = kbp_is_relieved(p) || p->closing;
+	now_ns = again || !list_empty(&p->todo[class]) ? ktime_get_ns() : 0;
+	if (p->unattached && a && class == KBP_POLL_CLASS_RT)
+		kbp_put_sent_first(p, n->dev);
+	if (series && series->more)
+		series->next = kbp_take_next(p, class, now_ns);
 	if (again && !threaded && relieved) {
 		kbp_stock_add(this_cpu_ptr(&softnet_data), n);
 		kbp_count(&p->stats, handed_napis, 1);
 	} else if (again && !threaded) {
-		kbp_put(p, n, a, class);
+		kbp_put(p, n, a, class, now_ns);
 	}
-	if (a && class == KBP_POLL_CLASS_RT)
-		kbp_put_sent_first(p, n->dev);
 	raw_spin_unlock(&p->lock);
 	if (threaded)
 		kbp_schedule(n);
@@ -201,7 +236,8 @@ static int kbp_poll_budget(const struct kbp_poller *p, const struct napi_struct 
  * has no more packets.
  */
 static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
-			      struct kbp_napi *a, enum kbp_poll_class class)
+			      struct kbp_napi *a, enum kbp_poll_class class,
+			      struct kbp_series *series)
 {
 	int budget = kbp_poll_budget(p, n, class);
 	bool again;
@@ -220,7 +256,9 @@ static int kbp_step_scheduled(struct kbp_poller *p, struct napi_struct *n,
 		kbp_count_poll(p, a, class, work);
 	if (a && a->adaptive)
 		kbp_adaptive_polled(p, a, n, work, budget, false);
-	kbp_done_todo(p, n, a, class, again);
+	if (series)
+		kbp_free_sent(p, !series->unpolled);
+	kbp_done_todo(p, n, a, class, series, again);
 	return work;
 }
 
@@ -345,7 +383,7 @@ int kbp_step_held(struct kbp_poller *p, struct kbp_napi *a)
 	kbp_count(&a->stats, rearms, 1);
 	if (a->adaptive)
 		kbp_adaptive_let_go(p, a);
-	return kbp_step_scheduled(p, n, a, a->class);
+	return kbp_step_scheduled(p, n, a, a->class, NULL);
 }
 
 /* Is it polled with its interrupt masked, now that it is scheduled? */
@@ -397,38 +435,32 @@ int kbp_step_sent(struct kbp_poller *p, const struct net_device *dev)
 	int sent = 0;
 	bool next;
 
-	if (list_empty(&p->todo[KBP_POLL_CLASS_RT]))
-		return 0;
 	raw_spin_lock_irq(&p->lock);
 	next = kbp_put_sent_first(p, dev);
 	raw_spin_unlock_irq(&p->lock);
-	return next && kbp_step_todo(p, KBP_POLL_CLASS_RT, &sent);
+	return next && kbp_step_todo(p, KBP_POLL_CLASS_RT, NULL, &sent);
 }
 
 /**
  * kbp_step_todo() - poll the next NAPI of a list
  * @p: the poller
  * @class: whose list
+ * @series: which polls follow; NULL: none
  * @work: what is added to by its packets
+ *
+ * Of a series, what was sent is freed before the next is taken, which waits for it.
  *
  * Return: false if there is none.
  */
-bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class, int *work)
+bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class,
+		   struct kbp_series *series, int *work)
 {
 	struct napi_struct *n;
 	struct kbp_napi *a;
 
-	/* A peek without the lock; what is missed now is seen in a moment. */
-	if (list_empty(&p->todo[class]))
-		return false;
-	n = kbp_next_todo(p, class);
+	n = series ? kbp_series_take(p, class, series) : kbp_next_todo(p, class);
 	if (!n)
 		return false;
-	/*
-	 * BH is off, which is an RCU reader: the attachment lives until the end
-	 * of the stretch. Pairs with synchronize_rcu() in kbp_napi_leave().
-	 */
-	rcu_read_lock();
 	a = kbp_napi_lookup(n);
 	if (a && a->poller != p)
 		a = NULL;
@@ -436,9 +468,10 @@ bool kbp_step_todo(struct kbp_poller *p, enum kbp_poll_class class, int *work)
 		kbp_hold(p, a);
 		*work += kbp_step_held(p, a);
 		p->wakeful += !a->armed;
+		if (series)
+			kbp_free_sent(p, !series->unpolled);
 	} else {
-		*work += kbp_step_scheduled(p, n, a, class);
+		*work += kbp_step_scheduled(p, n, a, class, series);
 	}
-	rcu_read_unlock();
 	return true;
 }

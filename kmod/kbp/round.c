@@ -26,17 +26,19 @@ static void kbp_take_softirq_list(struct kbp_poller *p)
 {
 	struct softnet_data *sd = this_cpu_ptr(&softnet_data);
 	struct napi_struct *n, *next;
+	u64 now_ns;
 
 	if (p->config.owns != KBP_OWNS_ALL || list_empty(&sd->poll_list))
 		return;
 
 	raw_spin_lock_irq(&p->lock);
+	now_ns = ktime_get_ns();
 	if (!kbp_is_relieved(p) && !p->closing) {
 		list_for_each_entry_safe(n, next, &sd->poll_list, poll_list) {
 			if (n == &sd->backlog)
 				continue;
 			list_del_init(&n->poll_list);
-			kbp_put(p, n, NULL, KBP_POLL_CLASS_NORMAL);
+			kbp_put(p, n, NULL, KBP_POLL_CLASS_NORMAL, now_ns);
 			kbp_count(&p->stats, taken, 1);
 		}
 	}
@@ -65,16 +67,22 @@ static void kbp_bh_enable(struct kbp_poller *p)
 	local_bh_enable();
 }
 
-static struct bpf_net_context *kbp_stretch_begin(struct kbp_poller *p,
-						 struct bpf_net_context *ctx)
+/*
+ * A round is an RCU reader as well: an attachment that is found lives until its end.
+ * Pairs with synchronize_rcu() in kbp_napi_leave().
+ */
+static struct bpf_net_context *kbp_round_begin(struct kbp_poller *p,
+					       struct bpf_net_context *ctx)
 {
 	kbp_bh_disable(p);
+	rcu_read_lock();
 	return bpf_net_ctx_set(ctx);
 }
 
-static void kbp_stretch_end(struct kbp_poller *p, struct bpf_net_context *ctx)
+static void kbp_round_end(struct kbp_poller *p, struct bpf_net_context *ctx)
 {
 	bpf_net_ctx_clear(ctx);
+	rcu_read_unlock();
 	kbp_bh_enable(p);
 }
 
@@ -127,7 +135,6 @@ static int kbp_pass_held_rt(struct kbp_poller *p, int *polls, bool *more)
 	struct kbp_napi *a;
 
 	*more = false;
-	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		if (READ_ONCE(a->hold) != KBP_HOLD_HELD)
 			continue;
@@ -140,14 +147,16 @@ static int kbp_pass_held_rt(struct kbp_poller *p, int *polls, bool *more)
 		*more |= found >= NAPI_POLL_WEIGHT;
 		if (!found)
 			continue;
-		done = 1 + kbp_step_sent(p, a->dev);
+		done = 1;
+		/* A peek, as at a list. */
+		if (READ_ONCE(p->unattached))
+			done += kbp_step_sent(p, a->dev);
 		*polls += done;
 		if (*polls % KBP_BATCH_POLLS < done)
 			kbp_stretch_break(p);
 		else
 			kbp_free_sent(p, false);
 	}
-	rcu_read_unlock();
 	p->wakeful = wakeful;
 	p->held_normals = held_normals;
 	return work;
@@ -195,11 +204,10 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 static int kbp_turn_rt(struct kbp_poller *p)
 {
 	/* Who rests looks at the clock after each, and has small ones. */
-	int polls, polls_max = p->resting ? 1 : KBP_BATCH_POLLS;
+	int polls = p->resting ? 1 : KBP_BATCH_POLLS;
 	int budget = p->resting ? p->config.budget : NAPI_POLL_WEIGHT;
 	bool backlog = kbp_backlog_is_attached(p);
-	/* Of what was listed, so many are not polled yet. */
-	u32 unpolled = 0;
+	struct kbp_series series = {};
 	int work, found = 0;
 
 	p->serving = true;
@@ -208,16 +216,16 @@ static int kbp_turn_rt(struct kbp_poller *p)
 	 * A packet of a container passes the backlog once for each veth, bridge
 	 * port and tunnel on its way: all of that before what is of class normal.
 	 */
-	for (polls = 0; polls < polls_max; polls++) {
+	for (; polls > 0; polls--) {
 		if (backlog)
 			found = kbp_step_backlog(p, KBP_BACKLOG_ATTACHED, budget);
 		work += found;
-		if (!unpolled)
-			unpolled = READ_ONCE(p->listed[KBP_POLL_CLASS_RT]);
-		if (!kbp_step_todo(p, KBP_POLL_CLASS_RT, &work) && !found)
+		series.more = polls > 1 && !backlog;
+		if (kbp_step_todo(p, KBP_POLL_CLASS_RT, &series, &work))
+			continue;
+		if (!found)
 			break;
-		unpolled -= unpolled > 0;
-		kbp_free_sent(p, !unpolled);
+		kbp_free_sent(p, true);
 	}
 	p->serving = false;
 	return work;
@@ -239,18 +247,13 @@ static struct kbp_normals kbp_look_for_normals(const struct kbp_poller *p)
 static int kbp_turn_held_normal(struct kbp_poller *p)
 {
 	struct kbp_napi *a;
-	int work = 0;
-
-	rcu_read_lock();
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		if (!kbp_is_held_normal(a) || a->lap == p->lap.number)
 			continue;
 		a->lap = p->lap.number;
-		work = kbp_turn_held(p, a);
-		break;
+		return kbp_turn_held(p, a);
 	}
-	rcu_read_unlock();
-	return work;
+	return 0;
 }
 
 /*
@@ -266,7 +269,7 @@ static bool kbp_turn_normal(struct kbp_poller *p)
 	case KBP_TURN_NONE:
 		return false;
 	case KBP_TURN_LISTED:
-		return kbp_step_todo(p, KBP_POLL_CLASS_NORMAL, &work);
+		return kbp_step_todo(p, KBP_POLL_CLASS_NORMAL, NULL, &work);
 	case KBP_TURN_HELD:
 		work = kbp_turn_held_normal(p);
 		break;
@@ -292,12 +295,12 @@ bool kbp_round(struct kbp_poller *p)
 	struct bpf_net_context store, *ctx;
 	bool busy;
 
-	ctx = kbp_stretch_begin(p, &store);
+	ctx = kbp_round_begin(p, &store);
 	busy = kbp_turn_rt(p) > 0;
 	kbp_take_softirq_list(p);
 	busy |= kbp_turn_normal(p);
 	kbp_defer_free_flush();
-	kbp_stretch_end(p, ctx);
+	kbp_round_end(p, ctx);
 	return busy;
 }
 
@@ -313,9 +316,9 @@ bool kbp_round_rt(struct kbp_poller *p)
 {
 	struct bpf_net_context store, *ctx;
 
-	ctx = kbp_stretch_begin(p, &store);
+	ctx = kbp_round_begin(p, &store);
 	kbp_turn_rt(p);
-	kbp_stretch_end(p, ctx);
+	kbp_round_end(p, ctx);
 	return !list_empty_careful(&p->todo[KBP_POLL_CLASS_RT]) ||
 	       (kbp_backlog_is_attached(p) && kbp_backlog_has_packets(p));
 }

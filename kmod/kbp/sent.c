@@ -12,7 +12,7 @@
 /* Room for data in what napi_alloc_skb() gives for short packets, bytes. */
 #define KBP_SHORT_ROOM		SKB_WITH_OVERHEAD(1024)
 /* In one of about so many rounds what was sent is freed together, at its end. */
-#define KBP_TOGETHER_ROUNDS	8
+#define KBP_TOGETHER_ROUNDS	32
 
 /**
  * kbp_serve_net_tx() - do what NET_TX was raised for
