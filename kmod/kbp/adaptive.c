@@ -35,8 +35,8 @@ struct kbp_adaptive {
 	bool overslept;		/* it was due when it could not be claimed */
 	bool timed;		/* its time has come, and it was not polled since */
 	bool waited;		/* for packets, in or after a poll, since the last step */
-	bool whole;		/* the last poll had as many packets as a poll may have */
-	u32 untold;		/* packets that kbp_thrift_found() was not told of yet */
+	bool whole;		/* the last poll had as many packets as a driver's full poll */
+	u32 untold;		/* packets that kbp_adaptive_tell() has not told of yet */
 	u64 waited_ns;		/* packets that this poll finds, before looked_ns */
 	unsigned long planned;	/* jiffies */
 	struct rcu_head rcu;
@@ -300,7 +300,7 @@ static void kbp_adaptive_switch(struct kbp_poller *p)
 	}
 }
 
-/* Packets were found @now_ns: those of whole polls are told with the next, or the tick. */
+/* Packets were found: those of whole polls in a row are told with the next, or at a tick. */
 static void kbp_adaptive_tell(struct kbp_poller *p, const struct kbp_napi *a,
 			      u64 now_ns, u32 packets)
 {

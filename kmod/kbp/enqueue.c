@@ -133,11 +133,12 @@ void kbp_put(struct kbp_poller *p, struct napi_struct *n, struct kbp_napi *a,
  * @dev: the device, of which an instance of class rt was just polled
  *
  * What is on that list without being attached only sends, but for a tunnel's next step and
- * for what was detached just now, which come first without harm. It sends what that poll
- * received, if this goes out where it came in, and what it frees is received into. Where
- * interrupts come while it is on the list, or is polled, it never leaves the list for
- * long, so that its place there would hang on chance. No device of class rt waits for
- * ever: each that is let in comes behind a poll of one.
+ * for what was detached just now, which may come first without harm. It sends what that
+ * poll received, if this goes out where it came in, and what it frees is received into.
+ * Where interrupts come while it is on the list, or is polled, it never leaves the list
+ * for long, so that its place there would hang on chance. No device of class rt waits for
+ * ever: each that is let in comes behind a poll of one. If there is none for any device,
+ * p->unattached says so afterwards.
  *
  * Context: p->lock held, interrupts off, RCU reader.
  * Return: whether there is one.

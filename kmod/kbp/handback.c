@@ -310,7 +310,8 @@ void kbp_watchdog_start(struct kbp_poller *p)
 
 /*
  * An oops has ended the thread, perhaps in the middle of a poll: what it was
- * polling is lost to us, because nobody knows what state the driver is in.
+ * polling is lost to us, because nobody knows what state the driver is in. (It was
+ * freeing what was sent, perhaps: that is not told apart.)
  * Under p->lock.
  */
 static void kbp_bury(struct kbp_poller *p)

@@ -287,10 +287,13 @@ static bool kbp_napi_take_back(struct kbp_poller *p, struct kbp_napi *a)
  * kbp_napi_leave() - have the poller let go of an attachment's instance
  * @a: the attachment; nothing of ours points to the instance afterwards
  *
- * Context: kbp_mutex held; may sleep, as long as one poll of the device lasts.
+ * Context: kbp_mutex held; may sleep, as long as two rounds of the poller last.
  */
 void kbp_napi_leave(struct kbp_napi *a)
 {
+	struct kbp_poller *p = a->poller;
+	unsigned long beat;
+
 	if (!a->napi)
 		return;
 	WRITE_ONCE(a->leaving, true);
@@ -299,7 +302,13 @@ void kbp_napi_leave(struct kbp_napi *a)
 	kbp_engage_update();
 	/* Pairs with the readers in kbp_enqueue() and kbp_round(). */
 	synchronize_rcu();
-	while (!kbp_napi_take_back(a->poller, a))
+	/*
+	 * It is not held again, so with the end of the next round nobody polls it as an
+	 * attachment. As one that is none it may be polled whenever we look, where it
+	 * always has packets.
+	 */
+	beat = READ_ONCE(p->beat);
+	while (!kbp_napi_take_back(p, a) && READ_ONCE(p->beat) - beat < 2)
 		usleep_range(50, 100);
 	a->served = false;
 	WRITE_ONCE(a->napi, NULL);

@@ -190,8 +190,7 @@ static struct napi_struct *kbp_series_take(struct kbp_poller *p,
 /*
  * A scheduled NAPI was polled. If it is not done: to the end of its list, to softirq, or
  * to the thread that the user has given it meanwhile. What only sends for it is next. Of
- * a series the next is taken before, if one waits: so what is polled alone is let go of
- * between two polls, for who wants it back.
+ * a series the next is taken before, of those that wait already.
  */
 static void kbp_done_todo(struct kbp_poller *p, struct napi_struct *n,
 			  struct kbp_napi *a, enum kbp_poll_class class,

@@ -198,8 +198,8 @@ static int kbp_turn_held_rt(struct kbp_poller *p)
 
 /*
  * The turn of class rt: what is held, the backlog if it is attached, and then what is
- * scheduled. Whoever wants an instance back waits for the end of one poll at most.
- * Returns the packets.
+ * scheduled. Who wants a held instance back waits for the end of one poll at most, and
+ * of what it has sent being freed. Returns the packets.
  */
 static int kbp_turn_rt(struct kbp_poller *p)
 {
@@ -247,6 +247,7 @@ static struct kbp_normals kbp_look_for_normals(const struct kbp_poller *p)
 static int kbp_turn_held_normal(struct kbp_poller *p)
 {
 	struct kbp_napi *a;
+
 	list_for_each_entry_rcu(a, &p->napis, link) {
 		if (!kbp_is_held_normal(a) || a->lap == p->lap.number)
 			continue;
