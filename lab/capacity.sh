@@ -3,19 +3,21 @@
 # lab: --clock virtual --cpus 4 --nics 2 --package ethtool --append nohz=off --timeout 30m
 #
 # What the receive path of one CPU carries when nothing else is the limit: a bulk of frames goes back and forth between
-# two cards on it, through softirq and through a poller. No tester and no server want a part of the machine, so
-# on the virtual clock the time that a frame takes from card to card is the number of instructions for its reception, its
-# way and its transmission, and for its part of polls, interrupts and wake-ups.
+# two cards on it, through softirq and through a poller. No tester and no server want a part of the machine, so on the
+# virtual clock the time that a frame takes from card to card is the number of instructions for its reception, its way and
+# its transmission, and for its part of polls, interrupts and wake-ups.
 #
 #     lab/capacity.sh modes   [ROUNDS [SECONDS_OF_ROW]]            `make capacity`: each mode, class rt, three sizes
 #     lab/capacity.sh budgets [ROUNDS [SECONDS_OF_ROW [BUDGET...]]]    `make budget`: class normal, budgets from 64 to 1
 #
 # Every frame that was sent has to be there in the end. `modes` fails where a mode that sleeps carries less than 0.954 of
 # what mode busy does, which is what the paper's poller lost by sleeping (001, Fig. 14), or where any carries less than 0.99
-# of what softirq does, before the modes or after. Where nothing of a frame is used again both take as many instructions, and rows of a second differ by
-# some thousandths. In which order a poller frees what was sent stays in the allocator for a while, and is good for softirq as
-# well: so in `modes` softirq comes first, in a machine that had no poller. One more row of it, after the modes of each size,
-# shows what is left to it.
+# of what softirq does, before the modes or after. Where nothing of a frame is used again both take as many instructions,
+# and rows of a second differ by some thousandths.
+#
+# In which order a poller frees what was sent stays in the allocator for a while, and is good for softirq as well. So in
+# `modes` softirq comes first, in a machine that had no poller; one more row of it, after the modes of each size, shows what
+# is left to it.
 
 . /lab/lib.sh
 . /lab/net.sh

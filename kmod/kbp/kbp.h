@@ -185,7 +185,7 @@ struct kbp_poller {
 	/* Below: protected by lock. */
 	struct list_head todo[KBP_POLL_CLASSES]; /* napi_struct, by poll_list */
 	u32 listed[KBP_POLL_CLASSES];	/* how many these are */
-	bool unattached;		/* was put there of class rt; read anywhere */
+	bool unattached;		/* one of class rt without attachment was put there */
 	struct {
 		const struct napi_struct *napi;
 		u64 since_ns;

@@ -31,7 +31,7 @@ void kbp_count_poll(struct kbp_poller *p, struct kbp_napi *a,
 		kbp_count(&p->stats, normal_polls, 1);
 	if (work > 0)
 		kbp_count(&p->stats, packets, work);
-	/* Of these it is told by kbp_adaptive_polled(). */
+	/* Of what is in mode adaptive kbp_adaptive_polled() tells it. */
 	if (work > 0 && !(a && a->adaptive))
 		kbp_thrift_others(&p->thrift, work);
 	if (!a)
