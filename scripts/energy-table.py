@@ -60,6 +60,11 @@ def longest(rows):
     return max(row["rtt_ns"]["max"] for row in rows) / 1000
 
 
+def longest_since_sent(rows):
+    """Of all rows, in microseconds: what the tester sent late is not the mechanism's."""
+    return max(row["open_loop"]["since_sent_ns_max"] for row in rows) / 1000
+
+
 def a_second(rows, figure):
     """A counter of the rows, a second of them."""
     return sum(figure(row) for row in rows) / (sum(row["span_ns"] for row in rows) / 1e9)
@@ -111,7 +116,8 @@ def against(folder, kernel):
         busy, sleep, own, freq = (rows.get(mode) for mode in ("kbp-busy", "kbp-sleep", "kbp-adaptive", "kbp-adaptive+freq"))
         lines.append([named(words, rows), ratio(p99, own, busy), ratio(p99, freq, busy), ratio(empty_polls, own, busy),
                       ratio(empty_polls, freq, busy), ratio(interrupts, own, sleep, "{:.3f}"),
-                      ratio(longest, rows.get("kbp-sleep+freq"), sleep), ratio(longest, freq, own)])
+                      ratio(longest_since_sent, rows.get("kbp-sleep+freq"), sleep),
+                      ratio(longest_since_sent, freq, own)])
     return table(["traffic", "p99", "p99, `+freq`", "empty polls", "`+freq`", "interrupts, of `kbp-sleep`'s",
                   "longest with `+freq`: sleep", "adaptive"], lines)
 

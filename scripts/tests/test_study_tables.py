@@ -74,13 +74,15 @@ class StudyTables(unittest.TestCase):
         self.assertFalse(any("another CPU" in line for line in lines), lines)
 
     def test_what_a_mode_costs_is_a_second_of_all_its_rows(self):
-        def paid(mode, times_us, polls, irqs, span_s):
+        def paid(mode, times_us, polls, irqs, span_s, sent_late_us=0):
+            sent = {"since_sent_ns_max": 1000 * (max(times_us) - sent_late_us)}
             return row(mode, "idle", times_us, size_bytes=64, rate_bps=1024e3, span_ns=span_s * 10 ** 9, poller={"empty_polls": polls},
+                       open_loop=sent,
                        witness={"hard_irqs": irqs, "mode_threads_ns": span_s * 10 ** 9 // 2})
 
         self.write("6.1-bursts.json", [
             paid("kbp-busy", [30] * 100, 1000, 0, 1), paid("kbp-busy", [40] * 100, 9000, 0, 4),
-            paid("kbp-sleep", [90] * 100, 10, 400, 2), paid("kbp-sleep+freq", [90] * 99 + [180], 10, 400, 1),
+            paid("kbp-sleep", [90] * 99 + [500], 10, 400, 2, sent_late_us=410), paid("kbp-sleep+freq", [90] * 99 + [180], 10, 400, 1),
             paid("kbp-adaptive", [44] * 100, 800, 10, 2),
         ])
         words = next(words for run, _, words in energy.TRAFFIC if run == "bursts") + " (2,000/s)"
