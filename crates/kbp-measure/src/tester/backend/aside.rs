@@ -25,6 +25,11 @@ const WAITING_MAX: usize = 1 << 16;
 /// Longest sleep of who waits for a payload, nanoseconds. Nobody wakes him: that would cost the reader.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 
+/// For how long a reader that has polled in vain leaves its CPU to others before it polls again. The wake-up of its wait may
+/// leave the card's softirq to ksoftirqd, which a reader in class FIFO would keep waiting, and the card with it, for all that it
+/// polls.
+const NAP: Duration = Duration::from_micros(100);
+
 /// Longest time until a reader that polls begins anew, nanoseconds: its CPU is its own.
 const SETTLE_NS_MAX: u64 = 2_000_000_000;
 
@@ -80,23 +85,23 @@ impl Aside {
         if reader.polls {
             socket.poll()?;
         }
-        Self::with_room(WAITING_MAX, socket, &reader.place)
+        Self::with_room(WAITING_MAX, socket, reader)
     }
 
-    fn with_room(waiting_max: usize, socket: Udp, place: &Place) -> Result<Self> {
+    fn with_room(waiting_max: usize, socket: Udp, reader: &Reader) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         shared.waits_from(monotonic_ns()?);
         let (arrived, arrivals) = mpsc::sync_channel(waiting_max);
         let (ready, is_ready) = mpsc::channel();
         let reader = {
-            let (socket, shared, place) = (socket.share()?, shared.clone(), place.clone());
+            let (socket, shared, reader) = (socket.share()?, shared.clone(), reader.clone());
             let read = move || {
-                let placed = place.apply();
+                let placed = reader.place.apply();
                 let is_placed = placed.is_ok();
                 // Who started this waits for it.
                 ready.send(placed).ok();
                 match is_placed {
-                    true => read(socket, &arrived, &shared),
+                    true => read(socket, &arrived, &shared, reader.polls),
                     false => Ok(()),
                 }
             };
@@ -123,8 +128,8 @@ impl Aside {
     }
 }
 
-/// Reads until it is over.
-fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared) -> Result<()> {
+/// Reads until it is over. A socket that `polls` returns without a payload only after a while.
+fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared, polls: bool) -> Result<()> {
     let mut turns = Turns::of_this_thread(Pause::Spin)?;
     // One byte more than a payload has, so that a longer one is not taken for it.
     let mut buffer = vec![0; PAYLOAD_LEN_MAX + 1];
@@ -140,6 +145,9 @@ fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared) -> Result<
                 turns.look(arrival.at_ns)?;
             }
             None => {
+                if polls {
+                    std::thread::sleep(NAP);
+                }
                 let now_ns = monotonic_ns()?;
                 shared.waits_from(now_ns);
                 turns.look(now_ns)?;
@@ -268,7 +276,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_counted_and_lengths_are_true() {
         let socket = Udp::to_itself().unwrap();
-        let mut aside = Aside::with_room(1, socket, &Place::default()).unwrap();
+        let mut aside = Aside::with_room(1, socket, &Reader::default()).unwrap();
         for len in [4, 8, PAYLOAD_LEN_MAX] {
             assert!(aside.send(&vec![1; len]).unwrap());
         }
