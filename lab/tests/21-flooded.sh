@@ -16,8 +16,9 @@
 FRAMES=200
 FILTERS=16
 TIMES=5
-# More than without frames, where most of it is the command's own, and RCU's.
-LATER_NS_MAX=30000000
+# More than without frames, where most of it is the command's own, and RCU's. 13 to 16 ms in the first runs, all CPUs sharing
+# one stream of instructions; who waited for luck needed 114.
+LATER_NS_MAX=50000000
 OTHER_CPU=3
 
 # Packets and polls of the poller of v0.
@@ -35,7 +36,7 @@ is_flooded() {
 detached() {
 	LONGEST=0
 	for _ in $(seq "$TIMES"); do
-		kbp attach v0 --cpu "$NET_CPU" --mode "$1" > /dev/null 2>&1 || lab_fail "attach v0 --mode $1"
+		kbp attach v0 --cpu "$NET_CPU" --mode "$1" > /dev/null || lab_fail "attach v0 --mode $1"
 		${2:-true} "$1"
 		begin=$(circle_now)
 		kbp detach v0 > /dev/null || lab_fail "detach v0, $1"

@@ -25,9 +25,9 @@ const WAITING_MAX: usize = 1 << 16;
 /// Longest sleep of who waits for a payload, nanoseconds. Nobody wakes him: that would cost the reader.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 
-/// For how long a reader that has polled in vain leaves its CPU to others before it polls again. The wake-up of its wait may
-/// leave the card's softirq to ksoftirqd, which a reader in class FIFO would keep waiting, and the card with it, for all that it
-/// polls.
+/// For how long a reader that has polled in vain ([`Udp::poll`]) leaves its CPU to others before it polls anew. The end of the
+/// wait between its polls may leave the card's softirq to ksoftirqd, which a reader in class FIFO keeps waiting, and the card with
+/// it. Here ksoftirqd has its turn, before frames begin.
 const NAP: Duration = Duration::from_micros(100);
 
 /// Longest time until a reader that polls begins anew, nanoseconds: its CPU is its own.
@@ -145,13 +145,13 @@ fn read(mut socket: Udp, arrived: &SyncSender<Read>, shared: &Shared, polls: boo
                 turns.look(arrival.at_ns)?;
             }
             None => {
-                if polls {
-                    std::thread::sleep(NAP);
+                match polls {
+                    true => std::thread::sleep(NAP),
+                    false => std::hint::spin_loop(),
                 }
                 let now_ns = monotonic_ns()?;
                 shared.waits_from(now_ns);
                 turns.look(now_ns)?;
-                std::hint::spin_loop();
             }
         }
     }

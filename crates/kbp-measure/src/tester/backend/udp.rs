@@ -11,8 +11,9 @@ use crate::error::{Error, Result};
 use crate::tester::openloop::{OVERHEAD_V4, OVERHEAD_V6};
 
 /// How long a receiver polls for one packet at most, and waits after that, microseconds, which the kernel makes jiffies of: who
-/// receives also has to see that it is over. A packet that comes in that wait, after a silence, is later by
-/// as long as the card's interrupt is deferred.
+/// receives also has to see that it is over. After the wait it polls once more for as long (`__skb_recv_udp()` of
+/// net/ipv4/udp.c). A packet that comes in that wait, after a silence, is later by as long as the card's interrupt is deferred,
+/// or, if the card's softirq was left to ksoftirqd, comes with the end of what is polled then.
 const POLL_US: libc::c_int = 50_000;
 const WAIT_US: u64 = 1_000;
 /// [`POLL_US`], nanoseconds.
@@ -93,8 +94,8 @@ impl Udp {
     }
 
     /// Has whoever receives by this socket poll the card that its packets come from, for as long as none is there
-    /// (`SO_BUSY_POLL` of socket(7)): [`Backend::recv`] returns when one has come, or when it has polled [`POLL_US`] and waited
-    /// [`WAIT_US`] more. Sending still does not wait.
+    /// (`SO_BUSY_POLL` of socket(7)): [`Backend::recv`] returns when one has come, or when it has polled [`POLL_US`], waited
+    /// [`WAIT_US`] and polled again. Sending still does not wait.
     ///
     /// # Errors
     /// Where the kernel has no busy polling, or the privilege for it is missing.
