@@ -16,12 +16,12 @@
 FRAMES=200
 FILTERS=16
 TIMES=5
-# More than without frames, where most of it is the command's own, and RCU's: 13 to 49 ms in four runs, since all CPUs share one
-# stream of instructions. Who waited for luck needed 114 in mode busy.
+# More than without frames, where most of it is the command's own, and RCU's: 13 to 49 ms in five runs, since all CPUs share one
+# stream of instructions. Who waited for luck needed 114 in mode busy (ec96f52).
 LATER_NS_MAX=80000000
 OTHER_CPU=3
 
-# look: POLLS and PACKETS of the poller of v0, of one moment.
+# look: POLLS and PACKETS of the poller of v0, of one reading: two would be polls apart.
 look() {
 	stats=$(kbp stats --json | sed -n "s/.*\"name\":\"CPU $NET_CPU\"\([^}]*\).*/\1/p")
 	POLLS=$(echo "$stats" | sed -n 's/.*"polls":\([0-9]*\).*/\1/p')
@@ -38,7 +38,7 @@ is_flooded() {
 	polls=$POLLS packets=$PACKETS
 	lab_wait_for 5 have_come "$packets"
 	polls=$((POLLS - polls)) packets=$((PACKETS - packets))
-	# Of 64; the two counters are not read in the same instant.
+	# Of 64; a poll may end between the two.
 	[ "$packets" -ge $((polls * 60)) ] || lab_fail "$1: $polls polls for $packets packets: it runs empty"
 }
 
